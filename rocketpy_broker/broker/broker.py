@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -77,6 +77,8 @@ class BrokerHealth:
     """Health of the store."""
     tls_problem: str = ""
     """Error of the last reload of replaced certificates; empty without one."""
+    replication_problem: str = ""
+    """Why a SYNC_MASTER has no slave, or which peers do not respond to a DLedger leader; or empty."""
 
 
 class Broker:
@@ -126,6 +128,7 @@ class Broker:
         )
         self._role_changes: RoleChangeHandler | None = None
         self._replication = self._make_replication()
+        self._less_durable: Mapping[int, int] = {}
         self._servers: list[Server] = []
         """Servers at listenPort and at listenPort - 2."""
         self._registrar: Registrar | None = None
@@ -197,6 +200,7 @@ class Broker:
             connections=sum(len(server.channels) for server in self._servers),
             store=store,
             tls_problem=self._tls_problem(),
+            replication_problem=self._replication.problem(),
         )
 
     def _tls_problem(self) -> str:
@@ -296,6 +300,7 @@ class Broker:
         is_sync = config.store.flush.disk_type is FlushDiskType.SYNC_FLUSH and not config.dledger.enabled
         tracing = self._tracing()
         responses = self._responses(host, tracing)
+        self._less_durable = responses.less_durable
         park = self._replication.park(responses, self._is_flush_pending)
         if tracing is not None and park is not None:
             park = tracing.stage("replication wait", park)
@@ -412,6 +417,8 @@ class Broker:
             self._replication.slaves(),
             self._replication.slave_state(),
             self._replication.health(),
+            self._replication.missing(),
+            self._less_durable,
         )
 
     def _replicate(self) -> None:

@@ -121,6 +121,21 @@ class DLedgerReplication:
     def park(self, responses: SendResponses, has_unflushed: Callable[[], bool]) -> None:
         """Return None: sends do not wait for HA slaves, but for `commits`."""
 
+    def missing(self) -> int:
+        """Return the number of followers that do not respond to this leader."""
+        return len(self.peer.health().silent) if self._is_started else 0
+
+    def problem(self) -> str:
+        """Return which followers do not respond to this leader; empty without any."""
+        silent = self.peer.health().silent if self._is_started else ()
+        if not silent:
+            return ""
+        count = len(self.config.dledger.peers)
+        return (
+            f"no response to this leader from {', '.join(silent)}: {len(silent)} of {count} peers. The group "
+            f"survives {(count - 1) // 2 - len(silent)} more failures"
+        )
+
     def slaves(self) -> list[SlaveState]:
         """Return no slaves: there is no HA port."""
         return []
@@ -190,7 +205,7 @@ class DLedgerReplication:
             "dledgerCommittedIndex": str(health.committed_index),
             "dledgerLeaderChanges": str(health.leader_changes),
             "dledgerLags": msgspec.json.encode(health.lags).decode(),
-            "dledgerProblem": health.problem,
+            "dledgerProblem": health.problem or self.problem(),
             "haBrokerName": self.config.name,
             "haBrokerId": str(self.broker_id),
         }

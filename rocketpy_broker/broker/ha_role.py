@@ -161,10 +161,31 @@ class HaReplication:
             table["haMasterAddress"] = str(self.client.address or "")
             table["haState"] = self.client.state.name
             table["haProblem"] = self.client.problem
+        elif problem := self.problem():
+            table["haProblem"] = problem
         return table
 
     def health(self) -> None:
         """Return None: there is no DLedger peer."""
+
+    def missing(self) -> int:
+        """Return 1 for a SYNC_MASTER without a slave that keeps up, else 0."""
+        if self._config.ha.role is not BrokerRole.SYNC_MASTER:
+            return 0
+        return 0 if self.connected.is_slave_ok(self._store.max_physical_offset) else 1
+
+    def problem(self) -> str:
+        """Return why a SYNC_MASTER responds SLAVE_NOT_AVAILABLE to sends; empty if it does not."""
+        if not self.missing():
+            return ""
+        count = self.connected.connections
+        if not count:
+            reason = "no slave is connected"
+        elif self.connected.acked < 0:
+            reason = f"no slave copies its log yet ({count} connected)"
+        else:
+            reason = f"every slave is haSlaveFallbehindMax or more behind ({count} connected)"
+        return f"{reason}, so sends get SLAVE_NOT_AVAILABLE and one copy holds their messages"
 
     def slaves(self) -> list[SlaveState]:
         """Return the states of connected slaves."""

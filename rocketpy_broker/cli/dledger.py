@@ -2,9 +2,10 @@
 
 ``status`` queries the brokers that a name server knows, or the peers of a group at their own ports. The
 latter works with RocketMQ's peers, too, which report only the leader. Peers that set dLegerSecret respond
-only if -c names a broker.conf with the same secret. Exit status 0: every group has a leader, and no peer has
-a problem. 1: otherwise, or no group was found. 2: the configuration is invalid, or no name server responds.
-Brokers with access control need ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY in the environment.
+only if -c names a broker.conf with the same secret. Exit status 0: every group has a leader, all its peers
+respond, and none has a problem. 1: otherwise, or no group was found. 2: the configuration is invalid, or no
+name server responds. Brokers with access control need ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY in the
+environment.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """``rocketpy-broker ha status``: masters and their slaves, and the lag of the slaves.
 
 It works with RocketMQ's brokers, too, which report only the end of their logs. Exit status 0: every broker
-responds, and every slave of rocketpy copies its master. 1: otherwise, or no broker is registered. 2: no name
-server responds, or its address is invalid. Brokers with access control need ROCKETMQ_ACCESS_KEY and
-ROCKETMQ_SECRET_KEY in the environment.
+responds, every slave of rocketpy copies its master, and every SYNC_MASTER of rocketpy has a slave that keeps
+up. 1: otherwise, or no broker is registered. 2: no name server responds, or its address is invalid. Brokers
+with access control need ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY in the environment.
 """
 
 from __future__ import annotations
@@ -103,9 +103,12 @@ def _empty_text(options: argparse.Namespace) -> str:
 
 
 def _has_problems(replicas: Sequence[BrokerReport]) -> bool:
-    """Whether a broker does not respond, or a slave of rocketpy does not copy its master."""
+    """Whether a broker does not respond, a slave does not copy its master, or a SYNC_MASTER has no slave."""
     return any(
-        not replica.responds or replica.state not in ("", HaClientState.COPIES.name) for replica in replicas
+        not replica.responds
+        or replica.state not in ("", HaClientState.COPIES.name)
+        or (not replica.state and replica.problem)
+        for replica in replicas
     )
 
 

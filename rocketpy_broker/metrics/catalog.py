@@ -101,6 +101,17 @@ SLAVE_STATE: Final = _gauge(
     "1 for the state of a slave: waits, connects, copies, refused (an operator is needed)",
     "state",
 )
+MISSING_REPLICAS: Final = _gauge(
+    "replicas_missing",
+    "{replica}",
+    "1 for a SYNC_MASTER without a slave that keeps up; on a DLedger leader, peers that do not respond",
+)
+LESS_DURABLE: Final = _counter(
+    "messages_less_durable_total",
+    "{message}",
+    "Messages that were stored, but not flushed or replicated as configured, by the status of the response",
+    "status",
+)
 DLEDGER_TERM: Final = _gauge("dledger_term", "{term}", "Term of the broker's DLedger group")
 DLEDGER_ROLE: Final = _gauge(
     "dledger_role", "1", "1 for the role of the broker in its group: leader, follower, candidate", "role"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from rocketpy.protocol.codes import ResponseCode
 from rocketpy.telemetry.plugin import Measured, Metric
 from rocketpy.transport import MemoryBudget
 from rocketpy_broker.config.model import BrokerConfig
@@ -49,6 +50,10 @@ class BrokerState(NamedTuple):
     slave_state: HaClientState | None
     peer: PeerHealth | None
     """Health of the DLedger peer; None without a DLedger group."""
+    missing_replicas: int
+    """1 for a SYNC_MASTER without a slave that keeps up; on a DLedger leader, peers that do not respond."""
+    less_durable: Mapping[int, int]
+    """Stored messages by the code of a response other than SUCCESS."""
 
 
 class MetricSources(NamedTuple):
@@ -88,6 +93,11 @@ def _collect(sources: MetricSources) -> Iterator[tuple[Metric, Values]]:
     yield (
         catalog.SLAVE_STATE,
         [((known.name.lower(),), float(known is state.slave_state)) for known in states],
+    )
+    yield catalog.MISSING_REPLICAS, _single_value(state.missing_replicas)
+    yield (
+        catalog.LESS_DURABLE,
+        [((ResponseCode(code).name,), float(count)) for code, count in state.less_durable.items()],
     )
     yield from _dledger(state.peer)
     yield catalog.PERMISSION, _single_value(sources.config.permission)

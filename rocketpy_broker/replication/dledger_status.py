@@ -36,7 +36,7 @@ class PeerReport:
     group, peer: dLegerGroup and dLegerSelfId. address: of its broker (`find_peers`), or of its own port
     (`query_peers`). broker_id: as name servers know it. leader: the leader that this peer knows. lags: on the
     leader, the number of missing entries of each follower. problem: why the peer did not respond or report
-    its status, or why it is not active.
+    its status, why it is not active, or which peers do not respond to a leader.
     """
 
     group: str = ""

@@ -26,7 +26,10 @@ R = TypeVar("R", bound=Any)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerReport:
-    """The status of one broker. problem: why it did not respond, or why a slave does not copy; or empty."""
+    """The status of one broker.
+
+    problem: why it did not respond, why a slave does not copy, or why a SYNC_MASTER has no slave; or empty.
+    """
 
     name: str
     broker_id: int

@@ -1,4 +1,4 @@
-"""Checks of brokers: reachability, access, clock, disk, version, features, slaves and permissions."""
+"""Checks of brokers: reachability, access, clock, disk, version, features, replicas and permissions."""
 
 from __future__ import annotations
 
@@ -88,7 +88,10 @@ async def check_brokers(
         _check_clock(findings, broker, state)
         _check_disk(findings, broker, state, disk_percent)
         _check_version(findings, broker, state)
-    await asyncio.gather(*(_check_features(findings, client, broker) for broker in states))
+    settings = await asyncio.gather(*(_read_settings(findings, client, broker) for broker in states))
+    for broker, values in zip(states, settings, strict=True):
+        _check_features(findings, broker, values)
+        _check_replicas(findings, broker, states, values)
     await _check_slaves(findings, client, states)
     masters = [broker for broker in states if broker.broker_id == MASTER_ID]
     await asyncio.gather(*(_check_permissions(findings, client, broker, known) for broker in masters))
@@ -232,11 +235,15 @@ def _check_version(findings: Findings, broker: BrokerAddress, state: BrokerState
         )
 
 
-async def _check_features(findings: Findings, client: ClientInstance, broker: BrokerAddress) -> None:
+async def _read_settings(
+    findings: Findings, client: ClientInstance, broker: BrokerAddress
+) -> Mapping[str, str]:
+    """Return the settings of a broker; none, and a finding, if it does not show them."""
     code = RequestCode.GET_BROKER_CONFIG
-    settings = await _read(findings, client, broker, "features", code, decode_settings)
-    if settings is None:
-        return
+    return await _read(findings, client, broker, "features", code, decode_settings) or {}
+
+
+def _check_features(findings: Findings, broker: BrokerAddress, settings: Mapping[str, str]) -> None:
     off = [f"{what} ({key}=false)" for key, what in _OFF_BY_DEFAULT.items() if settings.get(key) == "false"]
     if off:
         remedy = "If you need them, set them to true in broker.conf and restart the broker"
@@ -244,6 +251,44 @@ async def _check_features(findings: Findings, client: ClientInstance, broker: Br
     if settings.get("rejectTransactionMessage") == "true":
         remedy = "Set rejectTransactionMessage=false in broker.conf, or send transactions to other brokers"
         findings.warning("features", broker.subject, "it rejects transactions", remedy)
+
+
+# -- replicas ---------------------------------------------------------------------------------
+
+
+def _check_replicas(
+    findings: Findings,
+    broker: BrokerAddress,
+    states: Mapping[BrokerAddress, BrokerState],
+    settings: Mapping[str, str],
+) -> None:
+    """Check that a master has the replicas that its messages need.
+
+    Brokers of rocketpy say what is missing. For those of RocketMQ, the brokers that respond are counted.
+    """
+    if broker.broker_id != MASTER_ID:
+        return
+    table = states[broker].table
+    replicas = sum(other.name == broker.name for other in states) - 1
+    peers = len(list(filter(None, settings.get("dLegerPeers", "").split(";"))))
+    if settings.get("enableDLegerCommitLog") == "true" or table.get("dledgerGroup"):
+        problem = table.get("dledgerProblem", "")
+        if not problem and replicas + 1 < peers:
+            problem = f"only {replicas + 1} of the {peers} peers of its group respond"
+        remedy = "Start the missing peers, and see their logs and: rocketpy-broker dledger status"
+        ok = "the peers of its group respond"
+    elif (table.get("haRole") or settings.get("brokerRole")) == "SYNC_MASTER":
+        problem = table.get("haProblem", "")
+        if not problem and "haRole" not in table and not replicas:
+            problem = "it is a SYNC_MASTER without a slave, so sends get SLAVE_NOT_AVAILABLE"
+        remedy = "Start its slave, and see the slave's log and: rocketpy-broker ha status"
+        ok = "it has a slave, as a SYNC_MASTER needs"
+    else:
+        return
+    if problem:
+        findings.problem("replicas", broker.subject, problem, remedy)
+    else:
+        findings.ok("replicas", broker.subject, ok)
 
 
 # -- slaves -----------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.headers import SendMessageErrorHeader, SendMessageResponseHeader
 from rocketpy.protocol.remoting.command import (
     FLAG_READS_MSGPACK,
@@ -25,6 +26,11 @@ from rocketpy.protocol.remoting.frame import CODEC_JSON
 from rocketpy.transport import Channel
 
 _PREFIX: Final = Struct(">iI")
+_LESS_DURABLE: Final = (
+    ResponseCode.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE,
+)
 
 
 class ParkedResponse(NamedTuple):
@@ -49,10 +55,12 @@ ParkResponses = Callable[[list[ParkedResponse], int], None]
 class SendResponses:
     """Encodes the responses to sends of one broker.
 
-    store_host: 8 or 20 bytes, with which every message id begins.
+    store_host: 8 or 20 bytes, with which every message id begins. less_durable: number of stored messages, by
+    the code of a response that says that they are not flushed or replicated as configured.
     """
 
     def __init__(self, *, store_host: bytes, region_id: str, trace_on: bool) -> None:
+        self.less_durable: dict[int, int] = dict.fromkeys(_LESS_DURABLE, 0)
         self._id = store_host.hex().upper() + "%016X"
         self._error_header = SendMessageErrorHeader(msg_region=region_id, trace_on=trace_on)
         region = msgspec.json.encode(region_id).replace(b"%", b"%%")

@@ -15,6 +15,7 @@ from typing import Final
 
 from rocketpy.errors import StoreError
 from rocketpy.protocol.codes import ResponseCode
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.handlers.send.response import ParkedResponse, ParkResponses, SendResponses
 from rocketpy_broker.replication.ha.sync_waiters import ReplicationResult, SlaveAcks, SyncWaiters
@@ -94,6 +95,8 @@ class ResponseWaiters:
         raise NotImplementedError
 
     def _respond(self, sends: list[ParkedResponse], code: int) -> None:
+        if code in self._responses.less_durable:
+            self._responses.less_durable[code] += sum(len(parked.positions) for parked in sends)
         for parked in sends:
             parked.channel.reply(self._responses.stored(parked, code))
         self._released.set()
@@ -120,6 +123,7 @@ class FlushWaiters(ResponseWaiters):
         self._driver = driver
         self._then = then
         self._until = 0
+        self._limited_log = RateLimitedLog(log)
         self._flushing: asyncio.Task[None] | None = None
 
     @property
@@ -154,6 +158,8 @@ class FlushWaiters(ResponseWaiters):
                 self._respond(groups.popleft().sends, ResponseCode.SYSTEM_ERROR)
 
     def _time_out(self, group: _ParkedGroup) -> None:
+        text = "%d sends get FLUSH_DISK_TIMEOUT: the flush takes longer than syncFlushTimeout"
+        self._limited_log.warning("timeout", text, len(group.sends))
         self._respond(group.sends, ResponseCode.FLUSH_DISK_TIMEOUT)
 
     async def close(self) -> None:
@@ -184,6 +190,7 @@ class ReplicaWaiters(ResponseWaiters):
         self._waiting = SyncWaiters[ParkedResponse](
             slaves, timeout_ms=timeout_ms, has_unflushed=has_unflushed
         )
+        self._limited_log = RateLimitedLog(logging.getLogger("rocketpy.broker.ha"))
         self._poke = poke
         self._on_visible = on_visible
         self.limit = self._waiting.limit
@@ -213,6 +220,11 @@ class ReplicaWaiters(ResponseWaiters):
 
     def _release(self, results: list[ReplicationResult[ParkedResponse]]) -> None:
         for sends, code in results:
+            if code and sends:
+                name = ResponseCode(code).name
+                self._limited_log.warning(
+                    name, "%d sends get %s: their messages are only on this broker", len(sends), name
+                )
             self._respond(sends, code)
         if results:
             self._on_visible()

@@ -99,6 +99,7 @@ class PeerHealth:
     """The state of a peer for operators. lags: missing entries by follower, on the leader only.
 
     leader_changes: how often the leader has changed. problem: why the peer is not active; empty if it is.
+    silent: followers that do not respond to heartbeats, on the leader only.
     """
 
     role: Role
@@ -109,6 +110,7 @@ class PeerHealth:
     leader_changes: int
     lags: dict[str, int]
     problem: str
+    silent: tuple[str, ...]
 
 
 class PeerListener(Protocol):
@@ -308,6 +310,7 @@ class Peer:
             self._leader_changes,
             self.lags,
             "" if problem is None else str(problem) or repr(problem),
+            self._node.silent_peers(self._now_ms()),
         )
 
     def expire(self, begin_index: int) -> None:

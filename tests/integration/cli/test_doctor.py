@@ -17,7 +17,7 @@ import pytest
 import trustme
 
 from rocketpy import AdminClient, Message, Producer
-from rocketpy.cli.doctor.brokers import BrokerAddress, BrokerState, _check_version
+from rocketpy.cli.doctor.brokers import BrokerAddress, BrokerState, _check_replicas, _check_version
 from rocketpy.cli.doctor.findings import Findings
 from rocketpy.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from rocketpy_broker.embedded import EmbeddedCluster
@@ -424,3 +424,34 @@ async def test_a_profile_that_does_not_exist() -> None:
     done = await run("doctor", "--json", "--profile", "nowhere")
     assert done.status == 1
     assert "profile nowhere was not found" in done.out
+
+
+@pytest.mark.parametrize(
+    ("settings", "replicas", "problem"),
+    [
+        ({"brokerRole": "ASYNC_MASTER"}, 0, None),
+        ({"brokerRole": "SYNC_MASTER"}, 1, ""),
+        ({"brokerRole": "SYNC_MASTER"}, 0, "it is a SYNC_MASTER without a slave"),
+        ({"enableDLegerCommitLog": "true", "dLegerPeers": "n0-a:1;n1-b:2;n2-c:3"}, 2, ""),
+        (
+            {"enableDLegerCommitLog": "true", "dLegerPeers": "n0-a:1;n1-b:2;n2-c:3"},
+            1,
+            "only 2 of the 3 peers of its group respond",
+        ),
+    ],
+)
+def test_replicas_of_rocketmqs_brokers_are_counted(
+    settings: dict[str, str], replicas: int, problem: str | None
+) -> None:
+    """RocketMQ's brokers do not say that their slave is missing."""
+    states = {
+        BrokerAddress("b", number, f"host:{number}"): BrokerState({}, None) for number in range(replicas + 1)
+    }
+    states[BrokerAddress("other", 1, "host:9")] = BrokerState({}, None)
+    findings = Findings()
+    _check_replicas(findings, BrokerAddress("b", 0, "host:0"), states, settings)
+    if problem is None:
+        assert findings == []
+    else:
+        (found,) = findings
+        assert (found.level, found.text.startswith(problem)) == ("problem" if problem else "ok", True)

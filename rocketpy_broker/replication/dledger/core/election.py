@@ -77,8 +77,8 @@ class _Round:
         self.began_ms = began_ms
         self.is_probe = is_probe
         """Whether it is the probe of a restarted peer, which cannot be won."""
-        self.open: set[int] = set()
-        """Numbers of the requests without a response."""
+        self.open: dict[int, str] = {}
+        """Peer by the number of its request, while that has no response."""
         self.results: Counter[VoteResult] = Counter()
         """Vote results of a round of votes, own vote included."""
         self.codes: Counter[int] = Counter()
@@ -106,6 +106,8 @@ class LeaderElector:
         self._last_leader_contact_ms = now_ms
         self._next_heartbeat_ms = now_ms
         self._last_quorum_ms = now_ms
+        self._last_response_ms: dict[str, float] = {}
+        """When each follower responded to a heartbeat of this leader."""
 
     # -- requests of other peers --------------------------------------------------------------
 
@@ -239,7 +241,7 @@ class LeaderElector:
                 remote_id=peer,
                 term=state.term,
             )
-            vote_round.open.add(self.outbox.request(peer, request))
+            vote_round.open[self.outbox.request(peer, request)] = peer
         self._finish_election(vote_round, now_ms, is_over=not vote_round.open)
 
     def on_vote_response(self, number: int, response: VoteResponse | None, now_ms: float) -> None:
@@ -247,7 +249,7 @@ class LeaderElector:
         vote_round = self._vote_round
         if vote_round is None or number not in vote_round.open:
             return
-        vote_round.open.discard(number)
+        del vote_round.open[number]
         result = response.vote_result if response is not None else VoteResult.UNKNOWN
         vote_round.results[result] += 1
         if response is not None and result in (
@@ -280,6 +282,7 @@ class LeaderElector:
             self.state.become_leader()
             self._increment_term_next = True  # should it become a candidate again
             self._last_quorum_ms = now_ms
+            self._last_response_ms = dict.fromkeys(self.settings.others, now_ms)
             self._send_heartbeats(now_ms)
 
     # -- as the leader ------------------------------------------------------------------------
@@ -303,7 +306,7 @@ class LeaderElector:
                 remote_id=peer,
                 term=state.term,
             )
-            heartbeat_round.open.add(self.outbox.request(peer, request))
+            heartbeat_round.open[self.outbox.request(peer, request)] = peer
         self._count_heartbeats(heartbeat_round, now_ms)
 
     def on_heartbeat_response(self, number: int, response: HeartBeatResponse, now_ms: float) -> None:
@@ -311,7 +314,7 @@ class LeaderElector:
         heartbeat_round = self._heartbeat_round
         if heartbeat_round is None or number not in heartbeat_round.open:
             return
-        heartbeat_round.open.discard(number)
+        self._last_response_ms[heartbeat_round.open.pop(number)] = now_ms
         if response.code == RaftResponseCode.EXPIRED_TERM and response.term > self.state.term:
             self.step_down(response.term, now_ms)
         elif response.code == RaftResponseCode.INCONSISTENT_LEADER:
@@ -319,6 +322,13 @@ class LeaderElector:
         else:
             heartbeat_round.codes[response.code] += 1
             self._count_heartbeats(heartbeat_round, now_ms)
+
+    def silent_peers(self, now_ms: float) -> tuple[str, ...]:
+        """Return the followers that have missed too many heartbeats; none unless this peer leads."""
+        if self.state.role is not Role.LEADER:
+            return ()
+        since_ms = now_ms - self.settings.election_timeout_ms
+        return tuple(peer for peer, at_ms in self._last_response_ms.items() if at_ms < since_ms)
 
     def _count_heartbeats(self, heartbeat_round: _Round, now_ms: float) -> None:
         accepted = heartbeat_round.codes[RaftResponseCode.SUCCESS]

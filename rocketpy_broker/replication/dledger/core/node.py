@@ -136,6 +136,10 @@ class RaftNode:
         state, leader = self.state, self._leader
         return leader is not None and state.role is Role.LEADER and state.term == leader.term
 
+    def silent_peers(self, now_ms: float) -> tuple[str, ...]:
+        """See `LeaderElector.silent_peers`."""
+        return self._elector.silent_peers(now_ms)
+
     @property
     def followers(self) -> Sequence[PeerProgress]:
         """Progress of the followers; empty unless this peer leads."""
