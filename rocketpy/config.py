@@ -343,7 +343,7 @@ class ClientConfig:
     RocketMQ: mqClientApiTimeout."""
     stalled_after_ms: int = 60_000
     """What has not succeeded for this time, although it is repeated, is a problem in `health()`: pulls of an
-    assigned queue, its lock, commits of offsets, heartbeats. RocketMQ: none."""
+    assigned queue, its lock, commits of offsets, heartbeats, look-ups of routes. RocketMQ: none."""
     codec: Literal["json", "rocketmq", "msgpack"] = "json"
     """Encoding of request headers; msgpack is used only with peers that announce it.
     RocketMQ: the system property rocketmq.serialize.type."""

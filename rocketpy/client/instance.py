@@ -14,7 +14,6 @@ import logging
 import os
 import random
 import threading
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Final, TypeVar, cast
@@ -23,12 +22,12 @@ from weakref import WeakKeyDictionary
 from rocketpy.client import client_ids
 from rocketpy.client.connections import ConnectionPool, OpenCallback, PeerConnection
 from rocketpy.client.embedded_lease import Lease, is_embedded, lease
+from rocketpy.client.heartbeats import Heartbeats
 from rocketpy.client.name_servers import NameServers, require_tls, split_addresses
 from rocketpy.client.namespace import wrap
 from rocketpy.client.routing.routes import CachedRoute, RouteCallback, member_to_read
 from rocketpy.config import CODECS, ClientConfig, Credentials
 from rocketpy.errors import (
-    BrokerError,
     ClientClosed,
     ConfigInvalid,
     ConnectionLost,
@@ -40,21 +39,16 @@ from rocketpy.protocol.bodies import (
     MASTER_ID,
     BrokerData,
     ConsumerData,
-    HeartbeatData,
-    ProducerData,
     TopicRouteData,
 )
-from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.headers import UnregisterClientRequestHeader
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import Health
-from rocketpy.runtime.rate_limited_log import RateLimitedLog
+from rocketpy.runtime.progress import Progress
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, local_address
 
 log: Final = logging.getLogger("rocketpy.client")
 
-_UNREGISTER_TIMEOUT_MS: Final = 1000
 
 P = TypeVar("P")
 
@@ -82,17 +76,15 @@ class ClientInstance:
         self._lease: Lease | None = None
         self._name_servers: NameServers | None = None
         self._topics: dict[str, CachedRoute] = {}
-        self._producers: Counter[str] = Counter()
-        self._consumers: dict[str, Callable[[], ConsumerData]] = {}
+        self._heartbeats = Heartbeats(self.tasks, config.request_timeout_ms, self.now_ms)
+        self._lookups: Progress | None = None
+        """The failed look-ups of routes since the last that a name server answered."""
         self._users = 0
         self._started = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self.thread: int = threading.get_ident()
         self._closed = False
         self._parts: dict[object, object] = {}
-        self._rejected_heartbeats: dict[str, BrokerError] = {}
-        self._limited_log = RateLimitedLog(log)
-        self._version_waiting: dict[PeerConnection, list[OpenCallback]] = {}
         self._registered: set[tuple[str, tuple[str, ...]]] = set()
         self._pid = os.getpid()
         self.on_fork: list[Callable[[RocketError], None]] = []
@@ -172,6 +164,7 @@ class ClientInstance:
             return  # another user has started it
         self.address = client_ids.ip_of(local)
         self.client_id = client_ids.new(self.address, self.config.instance_name, is_certain=bool(local))
+        self._heartbeats.client_id = self.client_id
         self.tasks.spawn(self._every(self.config.route_refresh_ms, self._refresh), "route refresh")
         self.tasks.spawn(self._every(self.config.heartbeat_ms, self.heartbeat), "heartbeat")
 
@@ -234,16 +227,16 @@ class ClientInstance:
         if namesrv is not None and namesrv.channel is None and namesrv.last_error is not None:
             problems.append(_problem("name server", namesrv))
         brokers = {broker.address: broker for broker in self._broker_connections()}
-        problems += [
-            _problem("broker", broker)
-            for broker in brokers.values()
-            if broker.channel is None and broker.last_error is not None
+        failed = [
+            broker for broker in brokers.values() if broker.channel is None and broker.last_error is not None
         ]
-        problems += [
-            f"a broker rejected a heartbeat: {error}"
-            for address, error in self._rejected_heartbeats.items()
-            if address in brokers
-        ]
+        problems += [_problem("broker", broker) for broker in failed]
+        config, others = self.config, brokers.keys() - {broker.address for broker in failed}
+        problems += self._heartbeats.problems(others, config.stalled_after_ms + config.heartbeat_ms)
+        if self._lookups is not None and any(map(_is_in_use, self._topics.values())):
+            limit_ms = config.stalled_after_ms + config.route_refresh_ms
+            problem = self._lookups.problem(self.now_ms(), limit_ms, "name servers have answered no look-up")
+            problems += [] if problem is None else [problem]
         return Health(
             ok=not problems and not self._closed,
             problems=tuple(problems),
@@ -294,17 +287,26 @@ class ClientInstance:
                 topic.route = route
                 for changed in topic.changed:
                     changed()
+            self._lookups = None
         except RocketError as error:
+            self._look_up_failed(error)
             topic.error = error.with_traceback(None)  # callers see their own frames, not those of this task
         finally:
             waiting, topic.waiting = topic.waiting, []
             for then in waiting:
                 then(topic.error)
 
+    def _look_up_failed(self, error: RocketError) -> None:
+        if isinstance(error, RouteNotFound):
+            self._lookups = None
+            return
+        self._lookups = self._lookups or Progress(self.now_ms())
+        self._lookups.failed(str(error))
+
     async def _refresh(self) -> None:
         """Fetch all routes in use again. After an error the cached route stays, as in RocketMQ."""
         for topic in list(self._topics.values()):
-            if topic.changed or topic.route is not None:
+            if _is_in_use(topic):
                 with contextlib.suppress(RocketError):
                     await self.route(topic.name, fresh=True)
         self._drop_offline()
@@ -412,7 +414,7 @@ class ClientInstance:
         calls with the same topic and producer groups do nothing. Errors are ignored, since the periodic
         heartbeat follows. Takes at most half of `timeout_ms`, by default of `request_timeout_ms`.
         """
-        done = (topic, tuple(sorted(self._producers)))
+        done = (topic, tuple(sorted(self._heartbeats.producers)))
         if done in self._registered:
             return
         timeout_s = (timeout_ms or self.config.request_timeout_ms) / 1000
@@ -431,15 +433,15 @@ class ClientInstance:
 
     def add_producer(self, group: str) -> None:
         """Add a producer group to the heartbeats."""
-        self._producers[group] += 1
+        self._heartbeats.producers[group] += 1
 
     async def remove_producer(self, group: str) -> None:
         """Remove a producer group; unregister it at the brokers when no other producer has it."""
-        self._producers[group] -= 1
-        if self._producers[group] > 0:
+        self._heartbeats.producers[group] -= 1
+        if self._heartbeats.producers[group] > 0:
             return
-        del self._producers[group]
-        await self._unregister(UnregisterClientRequestHeader(client_id=self.client_id, producer_group=group))
+        del self._heartbeats.producers[group]
+        await self._heartbeats.unregister(self._connected_brokers(), producer_group=group)
 
     def add_consumer(self, group: str, describe: Callable[[], ConsumerData]) -> None:
         """Add a consumer group to the heartbeats. describe: returns its data for each heartbeat.
@@ -447,106 +449,37 @@ class ClientInstance:
         Raises ConfigInvalid when this client has a consumer of the group: brokers distinguish members by the
         client id alone.
         """
-        if group in self._consumers:
+        if group in self._heartbeats.consumers:
             raise ConfigInvalid(
                 f"group {group} already has a consumer in this client; give the other one its own client: "
                 'ClientConfig(instance_name="...")'
             )
-        self._consumers[group] = describe
+        self._heartbeats.consumers[group] = describe
 
     async def remove_consumer(self, group: str) -> None:
         """Remove a consumer group, and unregister it at the brokers."""
-        if self._consumers.pop(group, None) is not None:
-            await self._unregister(
-                UnregisterClientRequestHeader(client_id=self.client_id, consumer_group=group)
-            )
-
-    async def _unregister(self, header: UnregisterClientRequestHeader) -> None:
-        connected = [broker for broker in self._broker_connections() if broker.channel is not None]
-        await self._broadcast(
-            connected, lambda: Command.request(RequestCode.UNREGISTER_CLIENT, header), _UNREGISTER_TIMEOUT_MS
-        )
+        if self._heartbeats.consumers.pop(group, None) is not None:
+            await self._heartbeats.unregister(self._connected_brokers(), consumer_group=group)
 
     async def heartbeat(self) -> None:
         """Send a heartbeat to each known master; also to slaves when the client has consumers."""
-        if self._producers or self._consumers:
-            targets = [self.connections.get(address) for address in self._heartbeat_addresses()]
-            timeout_ms = self.config.request_timeout_ms
-            for target, response in await self._broadcast(targets, self._heartbeat_command, timeout_ms):
-                self._record_heartbeat_response(target, response)
+        if self._heartbeats.are_needed:
+            await self._heartbeats.send([self.connections.get(one) for one in self._heartbeat_addresses()])
 
     def _heartbeat_addresses(self) -> list[str]:
-        return self._addresses(masters_only=not self._consumers)
-
-    def _heartbeat_command(self) -> Command:
-        body = HeartbeatData(
-            client_id=self.client_id,
-            producer_data_set=[ProducerData(group_name=group) for group in sorted(self._producers)],
-            consumer_data_set=[self._consumers[group]() for group in sorted(self._consumers)],
-        )
-        return Command.request(RequestCode.HEART_BEAT, body=body.encode())
+        return self._addresses(masters_only=not self._heartbeats.consumers)
 
     def when_version_known(self, connection: PeerConnection, then: OpenCallback) -> None:
-        """Call `then` when the `version` of an open connection is known, or with the error of a heartbeat.
-
-        Concurrent calls share one heartbeat. Their callbacks run in the order of the calls, without a gap.
-        """
-        waiting = self._version_waiting.setdefault(connection, [])
-        waiting.append(then)
-        if len(waiting) == 1:
-            self._put_heartbeat(connection)
-
-    def _put_heartbeat(self, connection: PeerConnection) -> None:
-        try:
-            future = connection.put(self._heartbeat_command(), self.config.request_timeout_ms)
-        except RocketError as error:
-            self._version_known(connection, error)
-        else:
-            future.add_done_callback(lambda done: self.tasks.run(self._heartbeat_ended, connection, done))
-
-    def _heartbeat_ended(self, connection: PeerConnection, future: asyncio.Future[Command]) -> None:
-        error = ClientClosed("the client was closed") if future.cancelled() else future.exception()
-        if error is None:
-            self._record_heartbeat_response(connection, future.result())
-        self._version_known(connection, error if isinstance(error, RocketError) else None)
-
-    def _version_known(self, connection: PeerConnection, error: RocketError | None) -> None:
-        for then in self._version_waiting.pop(connection, ()):
-            then(error)
-
-    def _record_heartbeat_response(self, connection: PeerConnection, response: Command) -> None:
-        """Keep the broker's version. Log a rejection, and keep it for `health`."""
-        connection.learn(response)
-        address = connection.address
-        if response.code == ResponseCode.SUCCESS:
-            self._rejected_heartbeats.pop(address, None)
-            return
-        self._rejected_heartbeats[address] = error = BrokerError(
-            response.code, response.remark, f"broker {address}"
-        )
-        self._limited_log.warning(str(error), "a broker rejected a heartbeat: %s", error)
+        """Call `then` when the broker's version is known, see `Heartbeats`."""
+        self._heartbeats.when_version_known(connection, then)
 
     def _send_first_heartbeat(self, connection: PeerConnection) -> None:
         """Send a heartbeat as the first request on a new connection to a broker."""
-        if (self._producers or self._consumers) and connection.address in self._heartbeat_addresses():
-            self._put_heartbeat(connection)
+        if self._heartbeats.are_needed and connection.address in self._heartbeat_addresses():
+            self._heartbeats.put(connection)
 
-    async def _broadcast(
-        self, targets: list[PeerConnection], make: Callable[[], Command], timeout_ms: float
-    ) -> list[tuple[PeerConnection, Command]]:
-        """Send a request to each target; return (target, response) pairs, and log the errors."""
-        results = await asyncio.gather(
-            *(target.request(make(), timeout_ms) for target in targets), return_exceptions=True
-        )
-        responses: list[tuple[PeerConnection, Command]] = []
-        for target, result in zip(targets, results, strict=True):
-            if isinstance(result, RocketError):
-                log.info("broker %s: %s", target.address, result)
-            elif isinstance(result, BaseException):
-                raise result
-            else:
-                responses.append((target, result))
-        return responses
+    def _connected_brokers(self) -> list[PeerConnection]:
+        return [broker for broker in self._broker_connections() if broker.channel is not None]
 
     def _addresses(self, *, masters_only: bool = False) -> list[str]:
         """Return the addresses of all brokers in the cached routes, sorted."""
@@ -592,6 +525,11 @@ def _forget_parent() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_forget_parent)
+
+
+def _is_in_use(topic: CachedRoute) -> bool:
+    """Return whether the route of a topic is refreshed regularly."""
+    return bool(topic.changed) or topic.route is not None
 
 
 def _problem(what: str, connection: PeerConnection) -> str:

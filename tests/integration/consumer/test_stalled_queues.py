@@ -22,7 +22,6 @@ from rocketpy import (
     QueueState,
     Sql,
 )
-from rocketpy.client.instance import ClientInstance
 from rocketpy.consumer.fetch import consumer_api
 from rocketpy.consumer.group import member
 from rocketpy.protocol.bodies import (
@@ -46,8 +45,6 @@ from tests.integration.sdk_peers import Names, Peer
 from tests.integration.small import SMALL
 from tests.waiting import until
 
-LATER_MS = 200_000
-"""Longer than any limit for an operation without a success."""
 SWIFT: dict[str, Any] = {
     "rebalance_interval_ms": 20,
     "persist_interval_ms": 20,
@@ -56,20 +53,6 @@ SWIFT: dict[str, Any] = {
 }
 
 Answer = Callable[[Command], Command | None]
-
-
-@pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Set the clock of clients ahead, each time by more than any limit."""
-    now_ms = ClientInstance.now_ms
-    ahead_ms = 0.0
-
-    def jump() -> None:
-        nonlocal ahead_ms
-        ahead_ms += LATER_MS
-
-    monkeypatch.setattr(ClientInstance, "now_ms", lambda self: now_ms(self) + ahead_ms)
-    return jump
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from rocketpy.client import admin
-from rocketpy.client import instance as client
+from rocketpy.client import admin, heartbeats
 from rocketpy.config import (
     ClientConfig,
     CompressionConfig,
@@ -148,7 +147,7 @@ OURS: Final[dict[str, Row]] = {
     "a frame takes at most": (ChannelOptions().frame_timeout_ms, 15_000),
     "connections of a server": (ChannelOptions().max_connections, 8192),
     "connections of a host": (ChannelOptions().max_connections_per_host, None),
-    "UNREGISTER_CLIENT waits for": (client._UNREGISTER_TIMEOUT_MS, 1000),
+    "UNREGISTER_CLIENT waits for": (heartbeats._UNREGISTER_TIMEOUT_MS, 1000),
     "admin requests": (admin._TIMEOUT_MS, 6000),
 }
 """Settings and times that RocketMQ's clients do not have, or that differ there."""
