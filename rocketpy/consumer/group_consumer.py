@@ -66,6 +66,10 @@ class GroupConsumer(Lifecycle):
     def _make_consume_service(self, member: GroupMember) -> ConsumeService:
         raise NotImplementedError
 
+    def _is_in_handler(self) -> bool:
+        """Return whether a running handler of this consumer may be the caller."""
+        return False
+
     def _make_direct_handler(self) -> DirectHandler:
         """Return the handler for messages that an operator sends to this member.
 
@@ -122,8 +126,11 @@ class GroupConsumer(Lifecycle):
         Waits up to `MemberConfig.close_timeout_ms` for handlers. Messages that are not handled by then are
         redelivered. The close continues when its caller is cancelled, and a second call waits for it.
 
+        A handler of this consumer may call it, also from a task or thread of its own. While handlers run, the
+        call then returns immediately, and the close continues once the handler has returned.
+
         Returns:
-            Whether every handler ended in time.
+            Whether every handler ended in time. False in a handler.
 
         Raises:
             ClientClosed: The consumer was started in another event loop.
@@ -138,6 +145,8 @@ class GroupConsumer(Lifecycle):
                 return True  # its start failed, and has released the client
             self._closed = True
             self._closing = joined(self._close(self._client, self._member), f"close consumer {self.group}")
+        if self._is_in_handler():
+            return False  # the close waits for this handler, so the handler must not wait for the close
         return await asyncio.shield(self._closing)
 
     async def _close(self, client: ClientInstance, member: GroupMember) -> bool:

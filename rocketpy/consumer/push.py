@@ -5,7 +5,6 @@ Source: RocketMQ 4.6 DefaultMQPushConsumer.
 
 from __future__ import annotations
 
-import contextvars
 import logging
 from collections.abc import Iterable
 from typing import Final
@@ -109,7 +108,7 @@ class PushConsumer(GroupConsumer):
 
     def _make_consume_service(self, member: GroupMember) -> ConsumeService:
         config, client = self.config, member.client
-        self._adapter.context = contextvars.copy_context()
+        self._adapter.use_context()
         send_back = SendBack(client, member.group, self._observers.settle, unit_mode=config.unit_mode)
         if config.orderly:
             lock = member.locks.renew if member.locks_queues else None
@@ -125,6 +124,10 @@ class PushConsumer(GroupConsumer):
 
         member.every(config.consume_timeout_ms, expire, "expire handler calls")
         return concurrent
+
+    def _is_in_handler(self) -> bool:
+        service = self._member.consume_service if self._member is not None else None
+        return self._adapter.is_calling() and service is not None and bool(service.in_progress())
 
     def pause(self) -> None:
         """Stop pulling. Messages that were pulled are still handled, and queues still move between members.
@@ -146,7 +149,10 @@ class PushConsumer(GroupConsumer):
         """Continue a queue of this member from another offset. Does nothing for other queues.
 
         Running handlers finish, but their results are ignored: messages at the offset or after it are handled
-        again. RocketMQ: updateConsumeOffset, resetOffsetByTimeStamp.
+        again. An orderly consumer waits for the queue's handler. In a handler, the call returns immediately,
+        and the queue continues from the offset soon after.
+
+        RocketMQ: updateConsumeOffset, resetOffsetByTimeStamp.
 
         Raises:
             UsageError: The offset is not an integer, or the queue is not a `MessageQueue`.
@@ -154,7 +160,11 @@ class PushConsumer(GroupConsumer):
         """
         check_integer("offset", offset)
         name = wrap_queue(self.member.namespace, queue)
-        await self.member.reset(name.topic, {name: offset})
+        resetting = self.member.reset(name.topic, {name: offset})
+        if self._is_in_handler():  # the reset may wait for this handler
+            self.member.tasks.spawn(resetting, f"seek {name}")
+        else:
+            await resetting
 
     def _make_direct_handler(self) -> DirectHandler:
         adapter, threads = self._adapter, self.config.threads

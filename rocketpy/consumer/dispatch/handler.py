@@ -31,14 +31,16 @@ _FOREIGN_LOG_INTERVAL_S: Final = 60.0
 FOREIGN_RESULT_PAUSE_S: Final = 60.0
 """Pause before messages are handled again whose handler returned something else than a result."""
 _SHOWN_MAX: Final = 3
+_calling: Final[contextvars.ContextVar[HandlerAdapter]] = contextvars.ContextVar("rocketpy handler")
+"""The adapter whose call the current code belongs to."""
 
 
 class HandlerAdapter:
     """Calls a handler with a batch of messages, and the listeners before and after each call.
 
     handler, batch_handler: exactly one is given; a `handler` gets batches of one message. context: each call
-    gets a copy of it, so no call sees context variables that another has set. The consumer sets it when it
-    starts. Nothing runs in it, so threads may copy it at any time.
+    gets a copy of it, so no call sees context variables that another has set. See `use_context`. Nothing runs
+    in it, so threads may copy it at any time.
     """
 
     def __init__(
@@ -54,6 +56,15 @@ class HandlerAdapter:
         self._failure_log = RateLimitedLog(log, _LOG_INTERVAL_S)
         self._foreign_log = RateLimitedLog(log, _FOREIGN_LOG_INTERVAL_S)
         self._foreign: dict[str, tuple[str, float]] = {}
+
+    def use_context(self) -> None:
+        """Copy the current context for later calls; the consumer starts in it."""
+        self.context = contextvars.copy_context()
+        self.context.run(_calling.set, self)
+
+    def is_calling(self) -> bool:
+        """Return whether the current code runs in a call of the handler, or in a task that a call started."""
+        return _calling.get(None) is self
 
     def function(self) -> Callable[[Any], HandlerResult | Awaitable[HandlerResult]]:
         """Return the function to call with a message (if `takes_one`) or a batch.
