@@ -119,7 +119,7 @@ class DeadLetterQueues:
         """
         check_number("max_count", max_count, 1)
         found = DeadLetters([], {})
-        for queue, begin, end in await self._ranges(group, offsets=offsets, make_readable=make_readable):
+        for queue, begin, end, _ in await self._ranges(group, offsets=offsets, make_readable=make_readable):
             offset, before = begin, -1
             while before < offset < end and (room := max_count - len(found.messages)):
                 before = offset
@@ -141,7 +141,7 @@ class DeadLetterQueues:
         Raises:
             GroupInvalid: The name of the group is invalid.
         """
-        for found in await self._ranges(group, begin_ms=begin_ms):
+        for found in await self._ranges(group, begin_ms=begin_ms, end_ms=end_ms):
             async for message in self._reader.messages(found, begin_ms, end_ms):
                 yield message
 
@@ -199,7 +199,7 @@ class DeadLetterQueues:
             GroupInvalid: The name of the group is invalid.
         """
         progress = ResendProgress(0, 0, (), {})
-        for queue, begin, end in await self._ranges(group, offsets=offsets):
+        for queue, begin, end, _ in await self._ranges(group, offsets=offsets):
             progress = progress._replace(next_offsets=progress.next_offsets | {queue: begin})
             offset, before = begin, -1
             while before < offset < end:
@@ -233,6 +233,7 @@ class DeadLetterQueues:
         group: str,
         *,
         begin_ms: int = 0,
+        end_ms: int = FOREVER_MS,
         offsets: Mapping[MessageQueue, int] | None = None,
         make_readable: bool = True,
     ) -> list[OffsetRange]:
@@ -251,7 +252,9 @@ class DeadLetterQueues:
             queues += (
                 MessageQueue(topic, data.broker_name, number) for number in range(data.read_queue_nums)
             )
-        return await self._reader.ranges(queues, begin_ms=begin_ms, offsets=offsets, of_master=True)
+        return await self._reader.ranges(
+            queues, begin_ms=begin_ms, end_ms=end_ms, offsets=offsets, of_master=True
+        )
 
     async def _make_readable(self, client: ClientInstance, topic: str, broker: str) -> None:
         """Add the read permission to a topic, at the master of a broker. Other settings stay unchanged."""

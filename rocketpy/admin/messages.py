@@ -174,8 +174,8 @@ class Messages:
         Queues are read one after the other, in the order of offsets, without messages that arrive later. An
         error ends the iteration. `of_queue` can then continue after the last message of a queue.
 
-        The search assumes that store times increase within a queue. If a broker's clock was set back,
-        messages may be left out.
+        With brokers of RocketMQ, the search assumes that store times increase within a queue. If the clock of
+        such a broker was set back, messages may be left out.
 
         Args:
             topic: The topic. A group's retry or dead-letter topic is allowed, too.
@@ -190,7 +190,7 @@ class Messages:
         queues = subscribe_queues(topic, route)
         if not queues:
             raise RouteNotFound(f"topic {topic} has no readable queue")
-        for found in await self._reader.ranges(queues, begin_ms=begin_ms):
+        for found in await self._reader.ranges(queues, begin_ms=begin_ms, end_ms=end_ms):
             async for message in self._reader.messages(found, begin_ms, end_ms):
                 yield message
 

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from rocketpy.client.instance import ClientInstance
+from rocketpy.client.message_index import FOREVER_MS
+from rocketpy.client.namespace import wrap_queue
 from rocketpy.config import ClientConfig, ConsumerConfig
 from rocketpy.consumer.pull import PullConsumer
 from rocketpy.message.message import MessageExt
@@ -18,11 +20,16 @@ _PULL_COUNT: Final = 32
 
 
 class OffsetRange(NamedTuple):
-    """A range of offsets of a queue: `begin` is included, `end` is not."""
+    """A range of offsets of a queue: `begin` is included, `end` is not.
+
+    ends_exactly: whether `end` is after the last message of the range of times, and not only after that of
+    the queue.
+    """
 
     queue: MessageQueue
     begin: int
     end: int
+    ends_exactly: bool = False
 
 
 class ToolsConsumer(PullConsumer):
@@ -53,6 +60,7 @@ class Reader(ToolsConsumer):
         queues: Iterable[MessageQueue],
         *,
         begin_ms: int = 0,
+        end_ms: int = FOREVER_MS,
         offsets: Mapping[MessageQueue, int] | None = None,
         of_master: bool = False,
     ) -> list[OffsetRange]:
@@ -62,6 +70,7 @@ class Reader(ToolsConsumer):
             queues: The queues to look up.
             begin_ms: Include all messages stored at or after this time (ms since 1970). The range may begin
                 with earlier messages.
+            end_ms: Include all messages stored at or before this time. The range may end with later messages.
             offsets: Begin at these offsets, or at a queue's minimum if that is higher.
             of_master: Ask only the master for the end of a queue. Otherwise a slave may answer.
 
@@ -74,7 +83,11 @@ class Reader(ToolsConsumer):
             end = await self.max_offset(queue, of_master=of_master)
             if begin_ms > 0:
                 begin = max(begin, await self.search_offset(queue, begin_ms))
-            return OffsetRange(queue, max(begin, (offsets or {}).get(queue, 0)), end)
+            found = None
+            if end_ms < FOREVER_MS:
+                found = await self._api().search_end(wrap_queue(self._namespace, queue), end_ms)
+                end = end if found is None else min(end, found)
+            return OffsetRange(queue, max(begin, (offsets or {}).get(queue, 0)), end, found is not None)
 
         return await asyncio.gather(*map(range_of, queues))
 
@@ -89,19 +102,20 @@ class Reader(ToolsConsumer):
         return ReadResult(messages, min(pulled.next_offset, end))
 
     async def messages(self, range_: OffsetRange, begin_ms: int, end_ms: int) -> AsyncIterator[MessageExt]:
-        """Yield the messages of a range that were stored between two times; stop at the first later message.
+        """Yield the messages of a range that were stored between two times.
 
-        begin_ms, end_ms: ms since 1970; both are included.
+        Stop at the first later message, unless the range ends exactly. begin_ms, end_ms: ms since 1970; both
+        are included.
         """
         offset, previous = range_.begin, -1
         while previous < offset < range_.end:
             previous = offset
             messages, offset = await self.read(range_.queue, offset, range_.end)
             for message in messages:
-                if message.store_timestamp > end_ms:
-                    return
-                if message.store_timestamp >= begin_ms:
+                if begin_ms <= message.store_timestamp <= end_ms:
                     yield message
+                elif message.store_timestamp > end_ms and not range_.ends_exactly:
+                    return
 
 
 class ReadResult(NamedTuple):

@@ -31,6 +31,7 @@ from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import VERSION_5_1_1, RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
     LOWER_BOUNDARY,
+    UPPER_BOUNDARY,
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
     GetMaxOffsetRequestHeader,
@@ -107,6 +108,19 @@ class BrokerApi:
 
         offset, _ = await first_since(search, timestamp_ms)
         return checked_offset(offset, f"offset at time {timestamp_ms}", queue)
+
+    async def search_end(self, queue: MessageQueue, timestamp_ms: int) -> int | None:
+        """Return the offset after the last message stored at or before a time, in ms since 1970.
+
+        There may be later messages before it, if the clock of the broker was set back. None if the broker
+        cannot tell it: only rocketpy's broker searches where the clock was set back.
+        """
+        header = SearchOffsetRequestHeader(
+            topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, boundary_type=UPPER_BOUNDARY
+        )
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        found = await self._query_queue(queue, code, header, SearchOffsetResponseHeader)
+        return found.offset + 1 if found.boundary_type == UPPER_BOUNDARY else None
 
     async def earliest_message_store_time(self, queue: MessageQueue) -> int:
         """Return when the oldest message was stored, in ms since 1970; -1 for an empty queue."""

@@ -22,6 +22,7 @@ from rocketpy_broker.store.queue.queue_reader import (
     GetMessageResult,
     QueryMessageResult,
     QueueReader,
+    last_offset_by_time,
     offset_by_time,
 )
 from rocketpy_broker.store.queue.queue_table import ConsumeQueueTable
@@ -130,6 +131,15 @@ class StoreReads:
         queue = self._queue(topic, queue_id)
         steps = self.dispatcher.clock.steps
         return offset_by_time(queue, self.commit_log, timestamp, steps) if queue is not None else 0
+
+    def last_offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
+        """Return the offset of the last message of a queue stored at or before a time (ms).
+
+        Returns the first offset of the queue if there is none, and 0 for an unknown queue.
+        """
+        queue = self._queue(topic, queue_id)
+        steps = self.dispatcher.clock.steps
+        return last_offset_by_time(queue, self.commit_log, timestamp, steps) if queue is not None else 0
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the store timestamp (ms) of a message; -1 if it does not exist."""

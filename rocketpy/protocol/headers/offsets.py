@@ -7,6 +7,7 @@ from typing import Final
 from rocketpy.protocol.headers.base import Header, Int32, Int64
 
 LOWER_BOUNDARY: Final = "lower"
+UPPER_BOUNDARY: Final = "upper"
 
 
 class QueueRequestHeader(Header, kw_only=True):
@@ -41,16 +42,21 @@ class UpdateConsumerOffsetRequestHeader(QueryConsumerOffsetRequestHeader, kw_onl
 
 
 class SearchOffsetRequestHeader(QueueRequestHeader, kw_only=True):
-    """SEARCH_OFFSET_BY_TIMESTAMP (29). timestamp: store time in ms."""
+    """SEARCH_OFFSET_BY_TIMESTAMP (29). timestamp: store time in ms.
+
+    boundary_type: `UPPER_BOUNDARY` for the last message stored at or before the time, instead of the first
+    one at or after it. Since RocketMQ 5.1.1.
+    """
 
     timestamp: Int64
+    boundary_type: str | None = None
 
 
 class SearchOffsetResponseHeader(OffsetResponseHeader, kw_only=True):
     """The response to SEARCH_OFFSET_BY_TIMESTAMP. Source: RocketMQ SearchOffsetResponseHeader.
 
-    boundary_type: `LOWER_BOUNDARY` if the offset is that of the first message stored at or after the time.
-    Only rocketpy's broker sends it, in the words of the requests of RocketMQ 5.1.1.
+    boundary_type: `LOWER_BOUNDARY` if the offset is that of the first message stored at or after the time,
+    `UPPER_BOUNDARY` if it is that of the last one at or before it. Only rocketpy's broker sends it.
     """
 
     boundary_type: str | None = None

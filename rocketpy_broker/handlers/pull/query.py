@@ -13,6 +13,7 @@ from rocketpy.protocol.bodies import ConsumeQueueData, QueryConsumeQueueResponse
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
     LOWER_BOUNDARY,
+    UPPER_BOUNDARY,
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
     GetMaxOffsetRequestHeader,
@@ -74,8 +75,12 @@ class QueryHandler:
     def offset_by_time(self, channel: Channel, request: Command) -> Command:
         """Handle SEARCH_OFFSET_BY_TIMESTAMP."""
         header = request.header_as(SearchOffsetRequestHeader)
-        offset = self.store.offset_by_time(header.topic, header.queue_id, header.timestamp)
-        return request.reply(header=SearchOffsetResponseHeader(offset=offset, boundary_type=LOWER_BOUNDARY))
+        boundary = LOWER_BOUNDARY
+        search = self.store.offset_by_time
+        if (header.boundary_type or "").lower() == UPPER_BOUNDARY:
+            boundary, search = UPPER_BOUNDARY, self.store.last_offset_by_time
+        offset = search(header.topic, header.queue_id, header.timestamp)
+        return request.reply(header=SearchOffsetResponseHeader(offset=offset, boundary_type=boundary))
 
     @handles(RequestCode.GET_EARLIEST_MSG_STORETIME)
     def earliest_store_time(self, channel: Channel, request: Command) -> Command:

@@ -358,6 +358,23 @@ def offset_by_time(
     return _search_part(queue, log, timestamp, _from(queue, begin), queue.next_offset)
 
 
+def last_offset_by_time(
+    queue: ConsumeQueue, log: MessageLog, timestamp: int, steps: Sequence[ClockStep]
+) -> int:
+    """Return the queue offset of the last message stored at or before `timestamp` (ms); see `offset_by_time`.
+
+    Returns the first offset of the queue if there is none.
+    """
+    high = queue.next_offset
+    for begin in (*(offset for offset, _ in reversed(steps)), 0):
+        low = _from(queue, begin)
+        after = _search_part(queue, log, timestamp + 1, low, high)
+        if after > low:
+            return after - 1
+        high = low
+    return queue.min_offset
+
+
 def _from(queue: ConsumeQueue, physical_offset: int) -> int:
     """Return the queue offset of the first message at or after an offset of the log."""
     return _first(queue, lambda offset: offset >= physical_offset) if physical_offset else queue.min_offset

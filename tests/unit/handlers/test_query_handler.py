@@ -51,6 +51,11 @@ async def test_offsets_and_times_of_a_queue(tmp_path: Path) -> None:
                 {"offset": "3", "boundaryType": "lower"},
             ),
             (
+                RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+                SearchOffsetRequestHeader(**QUEUE, timestamp=2**62, boundary_type="UPPER"),
+                {"offset": "2", "boundaryType": "upper"},
+            ),
+            (
                 RequestCode.GET_EARLIEST_MSG_STORETIME,
                 GetEarliestMsgStoretimeRequestHeader(**QUEUE),
                 {"timestamp": str(stored_ms)},

@@ -373,6 +373,10 @@ async def test_a_reset_to_a_time_before_the_clock_was_set_back(
     assert changes[queue].new == 30
     changes = await admin.groups.reset("g", "T", ResetTo.time(start), dry_run=True)
     assert changes[queue].new == 60 + 50
+    for first, last in ((0, 5), (20, 30), (55, 65), (61, 69), (3, 100)):
+        begin_ms, end_ms = (start - hour_ms + minute * 60_000 for minute in (first, last))
+        found = [int(message.body) async for message in admin.messages.by_time("T", begin_ms, end_ms)]
+        assert found == [minute for minute in minutes if first <= minute <= last]
 
 
 @pytest.mark.parametrize("to", [ResetTo.beginning(), ResetTo.time(0)], ids=["beginning", "time"])

@@ -46,6 +46,8 @@ def check(store: MessageStore) -> None:
         for time in {time + delta for time in times for delta in (-1, 0, 1)}:
             expected = first + sum(newest < time for newest in highest)
             assert store.offset_by_time("T", queue_id, time) == expected
+            upto = [number for number, stored_ms in enumerate(times, first) if stored_ms <= time]
+            assert store.last_offset_by_time("T", queue_id, time) == (upto[-1] if upto else first)
 
 
 @pytest.mark.parametrize("seed", range(20))
