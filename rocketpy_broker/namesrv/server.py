@@ -290,6 +290,14 @@ class NameServer:
                 f"{broker.address} is the address of broker {known.identity.name}, which another account "
                 "registered; set brokerIP1 or listenPort to an address of its own"
             )
+        if known is not None and known.identity.name != broker.name and known.channel is not channel:
+            log.warning(
+                "broker %s at %s replaces broker %s, which is still connected and has that address, too; set "
+                "brokerIP1 or listenPort of one of them, or clients find only one",
+                broker.name,
+                broker.address,
+                known.identity.name,
+            )
         duplicate = self.routes.find_duplicate(broker)
         if duplicate is None or duplicate.channel is channel:
             return

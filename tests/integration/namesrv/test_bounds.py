@@ -199,6 +199,22 @@ async def test_a_broker_that_takes_the_place_of_another_is_reported(
     assert "127.0.0.1:20911 replaces the one at 127.0.0.1:10911" in caplog.text
 
 
+async def test_brokers_with_one_address_are_reported(
+    names: NameServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients would find only the broker that registered last; containers often have equal addresses."""
+    topic = TopicConfig(topic_name="T")
+    async with await RawClient.open(names.address) as first, await RawClient.open(names.address) as other:
+        assert (await register(first, topic)).code == 0
+        with caplog.at_level(logging.WARNING, "rocketpy.namesrv"):
+            assert (await register(first, topic)).code == 0
+            assert caplog.text == ""
+            assert (await register(other, topic, name="broker-b")).code == 0
+    assert (
+        "broker broker-b at 127.0.0.1:10911 replaces broker broker-a, which is still connected" in caplog.text
+    )
+
+
 async def test_a_registration_over_a_broker_of_another_account_is_rejected(guarded: NameServer) -> None:
     """Any account with the right to register could divert the clients of a broker to itself."""
     topic = TopicConfig(topic_name="T")

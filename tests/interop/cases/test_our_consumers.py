@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rocketpy import (
+    AdminClient,
     AllocateAveragely,
     AllocateByCircle,
     AllocateByConsistentHash,
@@ -355,3 +356,23 @@ async def test_mqadmin_shows_consumers_of_rocketpy(servers: Cluster) -> None:
             await admin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
             await until(lambda: len(seen.bodies) == 20, "everything once more")
     assert Counter(seen.bodies) == Counter(sent * 2)
+
+
+async def test_a_java_member_with_another_subscription(servers: Cluster) -> None:
+    """A group of both makes would lose messages, because each member filters its own queues."""
+    group = servers.topic("differing")
+    async with sender(servers) as producer, AdminClient(servers.namesrv.address) as admin:
+        topic = await made(servers, producer, "differing")
+        async with consuming(servers, group, topic, Seen(), "a || b", rebalance_interval_ms=500) as ours:
+            with java_member(servers, group, topic):
+
+                def problems() -> list[str]:
+                    return [text for text in ours.health().problems if "different subscriptions" in text]
+
+                await until(problems, "a report by our member")
+                for text in (*problems(), *await admin.groups.conflicts(group)):
+                    if "different subscriptions" in text:
+                        assert f"{ours.health().client_id} has {topic} 'a || b'" in text
+                        assert re.search(rf"@\d+\S* has {topic} '\*'", text), text
+                printed = await asyncio.to_thread(servers.admin, "consumerConnection", "-g", group)
+                assert {"JAVA", "PYTHON"} <= set(printed.split())
