@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -22,7 +23,7 @@ from rocketpy import (
     PullStatus,
     SendStatus,
 )
-from rocketpy.errors import BrokerError
+from rocketpy.errors import BrokerError, MessageInvalid
 from tests.interop import probe
 from tests.interop.cluster import Cluster
 from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer
@@ -73,6 +74,24 @@ async def test_both_readers_get_unchanged_messages(servers: Cluster) -> None:
     for message, result in zip(sent, results, strict=True):
         expect_ours(message, ours[result.message_id])
         expect_theirs(message, theirs[result.message_id])
+
+
+async def test_timer_messages_go_only_to_brokers_that_have_them(servers: Cluster) -> None:
+    """Consumers would get them at once: those of a batch, or at brokers of 4.x."""
+    topic = servers.topic("timers")
+    timer = Message(topic, b"later", properties={"TIMER_DELAY_SEC": "2"})
+    async with producer(servers) as sender, consumer(servers) as reader:
+        await sender.send(Message(topic, b"now"))
+        if servers.version.startswith("4."):
+            with pytest.raises(MessageInvalid, match="makes a timer message"):
+                await sender.send(timer)
+            return
+        sent_ms = time.time_ns() // 1_000_000
+        await asyncio.gather(*(sender.send_nowait(timer) for _ in range(20)))
+        await known(servers, topic, 21)
+        later = [message for message in await read_all(reader, topic) if message.body == b"later"]
+        assert len(later) == 20
+        assert min(message.store_timestamp for message in later) >= sent_ms + 900  # it delivers by the second
 
 
 async def test_both_readers_get_unchanged_messages_of_automatic_batches(servers: Cluster) -> None:
