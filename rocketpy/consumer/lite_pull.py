@@ -75,7 +75,7 @@ class LitePullConsumer(GroupConsumer):
     ) -> None:
         super().__init__(group, namesrv, client, Observers(group, telemetry))
         self.config: Final = config or LitePullConfig()
-        self._buffer = _PollBuffer()
+        self._buffer = _PollBuffer(awaits_commits=not self.config.auto_commit)
         self._assigned: tuple[MessageQueue, ...] | None = None
         self._polling: set[Poller] = set()
         self._end_listeners: list[Callable[[], None]] = []
@@ -366,6 +366,7 @@ class LitePullConsumer(GroupConsumer):
                 check_integer("offset", offset)
             wire = {wrap_queue(member.namespace, queue): offset for queue, offset in offsets.items()}
             await member.offsets.write(wire, wait=True)
+            self._buffer.commits(wire)
             return
         await self.commit_polled()
 
@@ -374,7 +375,9 @@ class LitePullConsumer(GroupConsumer):
         member = self.member
         async with member.releases.committing:
             self._buffer.finish_polled(int(member.client.now_ms()), by)
+            offsets = member.releases.progress() | member.progress()
             await member.persist(wait=True)
+            self._buffer.commits(offsets)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset of a queue; None when there is none."""
@@ -417,7 +420,9 @@ class LitePullConsumer(GroupConsumer):
 
     def _seek(self, queue: MessageQueue, offset: int) -> None:
         self._buffer.finish_polled(int(self.member.client.now_ms()), _current_task())
-        self.member.restart_pulling(self._puller(queue).process_queue.queue, offset)
+        name = self._puller(queue).process_queue.queue
+        self._buffer.polled_to.pop(name, None)
+        self.member.restart_pulling(name, offset)
 
     def _puller(self, queue: MessageQueue) -> Puller:
         puller = self.member.pullers.get(wrap_queue(self.member.namespace, queue))
@@ -456,12 +461,17 @@ def _has_ended(poller: Poller) -> bool:
 class _PollBuffer:
     """The `ConsumeService` of a `LitePullConsumer`: keeps pulled messages until the poll after theirs.
 
-    changed: set when there may be messages to take, and at the end. polled: messages that do not count as
-    processed yet, by the task or thread that polled them.
+    awaits_commits: whether the application commits. changed: set when there may be messages to take, and at
+    the end. polled: messages that do not count as processed yet, by the task or thread that polled them.
+    polled_to: the offset after the polled messages of each queue.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, awaits_commits: bool) -> None:
         self.changed = asyncio.Event()
+        self.polled_to: dict[MessageQueue, int] = {}
+        self._awaits_commits = awaits_commits
+        self._committed: dict[MessageQueue, int] = {}
+        self._is_over = False
         self._ready: dict[Puller, None] = {}
         self.polled: dict[Poller, list[tuple[Puller, list[MessageExt]]]] = {}
         self._finished = asyncio.Event()
@@ -472,11 +482,26 @@ class _PollBuffer:
         self.changed.set()
 
     async def wait_released(self, puller: Puller) -> None:
-        """Wait until the application has processed the polled messages of a revoked queue."""
+        """Wait until the application has processed the polled messages of a revoked queue.
+
+        An application that commits, and has done so before, must also have committed them.
+        """
         self._ready.pop(puller, None)
-        while any(of is puller for found in self.polled.values() for of, _ in found):
+        while not self._is_over and (
+            any(of is puller for found in self.polled.values() for of, _ in found)
+            or self._lacks_commit(puller.process_queue.queue)
+        ):
             self._finished.clear()
             await self._finished.wait()
+
+    def _lacks_commit(self, queue: MessageQueue) -> bool:
+        awaits = self._awaits_commits and bool(self._committed)
+        return awaits and self.polled_to.get(queue, 0) > self._committed.get(queue, 0)
+
+    def commits(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Note that the application has committed offsets."""
+        self._committed.update(offsets)
+        self._finished.set()
 
     def finish_polled(self, now_ms: int, by: Poller | None) -> None:
         """Finish the messages of polls by a task or thread, and by those that have ended; None for all."""
@@ -495,9 +520,11 @@ class _PollBuffer:
         return ()
 
     def end(self) -> None:
-        """Drop all messages and wake a waiting poll."""
+        """Drop all messages, wake a waiting poll, and let nobody wait for the application."""
+        self._is_over = True
         self._ready.clear()
         self.changed.set()
+        self._finished.set()
 
     def take(self, count: int, poller: Poller) -> list[tuple[Puller, list[MessageExt]]]:
         """Return at most `count` messages; queues take turns."""
@@ -509,6 +536,7 @@ class _PollBuffer:
             del self._ready[puller]
             if messages:
                 found.append((puller, messages))
+                self.polled_to[puller.process_queue.queue] = messages[-1].queue_offset + 1
                 count -= len(messages)
                 self._ready[puller] = None  # after the others
             if not count:

@@ -1,7 +1,7 @@
 """Counts repeated deliveries: ``python -m tests.soak.repeats restart`` or ``... jobs``.
 
 restart: two brokers and their name server in processes of their own, a producer, and two members of a group.
-In the middle one broker is killed (or stopped, ``--signal TERM``), and started again after some seconds.
+In the middle a broker is killed (or stopped, ``--signal TERM``), and started again after some seconds.
 
 jobs: 8 workers share 4 queues with 100 jobs; one worker that has a queue is killed. It prints how often a job
 ran on several workers at once, and how many jobs of living workers ran again.
@@ -123,7 +123,7 @@ async def _start_members(command: Sequence[str], environment: dict[str, str], co
 async def restart(options: argparse.Namespace, home: Path) -> None:
     """Restart one of two brokers under load, and count the repeated deliveries."""
     cluster, number = Cluster(home), signal.Signals[f"SIG{options.signal}"]
-    await cluster.start("broker-a", "broker-b")
+    await cluster.start(*("broker-b", "broker-a")[: options.brokers])
     arguments = ("concurrent", cluster.namesrv, _TOPIC, _GROUP, "0", "0")
     command, environment = [sys.executable, "-m", "tests.soak.member", *arguments], dict(os.environ)
     if options.language == "java":
@@ -257,6 +257,7 @@ def main() -> None:
     trials = parser.add_subparsers(dest="trial", required=True)
     one = trials.add_parser("restart")
     one.add_argument("--language", choices=("python", "java"), default="python")
+    one.add_argument("--brokers", type=int, choices=(1, 2), default=2)
     one.add_argument("--members", type=int, default=2)
     one.add_argument("--signal", choices=("KILL", "TERM"), default="KILL")
     one.add_argument("--rate", type=int, default=120, help="messages a second (default: %(default)s)")

@@ -321,3 +321,32 @@ async def test_queues_can_be_assigned_again_at_once(cluster: EmbeddedCluster, pr
         await consumer.assign(queues)
         assert len(consumer.assignment) == 4
     assert len(cluster.brokers[0].consumers.locks) == 0
+
+
+async def test_an_application_that_commits_later_is_waited_for(
+    cluster: EmbeddedCluster, producer: Producer
+) -> None:
+    """A program that collects messages of several polls would lose a queue before it can commit them."""
+    seen = Seen()
+    config = LitePullConfig(
+        consume_from=FIRST, rebalance_wait_ms=_FOREVER_MS, auto_commit=False, poll_batch_size=1, **_SOON
+    )
+    client = ClientConfig(instance_name="one")
+    consumer = LitePullConsumer("g", cluster.namesrv_address, config=config, client=client)
+    consumer.subscribe("T")
+    async with consumer:
+        await until(lambda: len(of_topic(consumer)) == 4)
+        await consumer.commit()
+        await send(producer, *texts("m", 4))
+        collected: list[MessageExt] = []
+        while len(collected) < 4:
+            collected += await consumer.poll()
+        async with consuming(cluster, seen, name="two", rebalance_wait_ms=_FOREVER_MS, **_SOON) as two:
+            await hands_over(consumer, two)
+            assert await consumer.poll(0) == []
+            await hands_over(consumer, two)
+            await consumer.commit({message.queue: message.queue_offset + 1 for message in collected})
+            await until(lambda: len(of_topic(two)) == 2)
+            await send(producer, *texts("later", 8))
+            await until(lambda: len(seen.bodies) == 4)
+    assert all(body.startswith(b"later") for body in seen.bodies)
