@@ -186,7 +186,7 @@ async def test_lite_queue_changes(place: Place) -> None:
     async with consumer, AdminClient(place.namesrv) as admin:
         assert len(await consumer.fetch_queues(topic)) == 1
         consumer.when_queues_change(topic, lambda: news.append(1))
-        await admin.create_topic(topic, 3)
+        await admin.topics.alter(topic, read_queues=3, write_queues=3)
         await until(lambda: news)
         assert len(await consumer.fetch_queues(topic)) == 3
 

@@ -66,7 +66,7 @@ async def test_a_queue_listener_that_raises_affects_no_other(cluster: EmbeddedCl
         consumer.when_queues_change("T", lambda: calls.append("news"))
         await consumer.fetch_queues("T")
         del calls[:]
-        await admin.create_topic("T", 6)
+        await admin.topics.alter("T", read_queues=6, write_queues=6)
         assert len(await consumer.fetch_queues("T")) == 6
         assert calls == ["failed", "news"]
         assert consumer.health().ok
@@ -83,7 +83,7 @@ async def test_a_queue_listener_ends_with_its_consumer(cluster: EmbeddedCluster)
             await consumer.fetch_queues("T")
         calls.clear()
         async with AdminClient(cluster.namesrv_address) as admin:
-            await admin.create_topic("T", 6)
+            await admin.topics.alter("T", read_queues=6, write_queues=6)
         assert len(await other.fetch_queues("T")) == 6
     assert calls == []
 
