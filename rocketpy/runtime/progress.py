@@ -7,6 +7,13 @@ waits for a response forever, is reported, too. A failure that only an operator 
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import Final
+
+STALLED_AFTER_MS: Final = 60_000
+"""Without a success for this time, a repeated operation is a problem."""
+
 
 class Progress:
     """The progress of one operation.
@@ -52,3 +59,33 @@ class Progress:
         if age_ms < limit_ms:
             return None
         return f"{text} for {age_ms / 1000:.0f} s: {self.reason or 'no request has ended'}"
+
+
+class Jobs:
+    """The repeated jobs of a component that log their errors and try again, such as saves and deletions.
+
+    clock_ms: monotonic time.
+    """
+
+    def __init__(self) -> None:
+        self.clock_ms: Callable[[], float] = _monotonic_ms
+        self._failing: dict[str, Progress] = {}
+
+    def ended(self, job: str, error: Exception | None = None) -> None:
+        """Record the end of a run. job: what has not been done, for example "save of consumer offsets"."""
+        if error is None:
+            self._failing.pop(job, None)
+            return
+        if job not in self._failing:
+            self._failing[job] = Progress(self.clock_ms())
+        self._failing[job].failed(str(error))
+
+    def problems(self, limit_ms: float = STALLED_AFTER_MS) -> list[str]:
+        """Return a text for each job whose runs have all failed for a time."""
+        now_ms = self.clock_ms()
+        found = [of.problem(now_ms, limit_ms, f"{job} has failed") for job, of in self._failing.items()]
+        return [text for text in found if text is not None]
+
+
+def _monotonic_ms() -> float:
+    return time.monotonic() * 1000

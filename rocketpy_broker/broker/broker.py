@@ -75,6 +75,9 @@ class BrokerHealth:
     """Open connections of clients."""
     store: StoreHealth
     """Health of the store."""
+    stalled: tuple[str, ...] = ()
+    """What it has tried for a minute without success: a flush, a save of offsets, the delivery of delayed
+    messages, the check of transactions, the deletion of files; on a slave, copies from the master."""
     tls_problem: str = ""
     """Error of the last reload of replaced certificates; empty without one."""
     replication_problem: str = ""
@@ -192,6 +195,7 @@ class Broker:
         """Return the current health."""
         store = self._driver.health()
         failure = store.failure if self.tasks.failure is None else str(self.tasks.failure)
+        replication = self._sync.jobs.problems() + self._replication.stalled()
         return BrokerHealth(
             is_serving=self._is_serving and failure is None,
             failure=failure,
@@ -199,9 +203,13 @@ class Broker:
             registration_problems=tuple(self._registrar.problems) if self._registrar else (),
             connections=sum(len(server.channels) for server in self._servers),
             store=store,
+            stalled=(*self._local_stalls(), *(replication if self._replication.is_slave else ())),
             tls_problem=self._tls_problem(),
             replication_problem=self._replication.problem(),
         )
+
+    def _local_stalls(self) -> list[str]:
+        return [*self._driver.health().stalled, *self.consumers.offsets.jobs.problems()]
 
     def _tls_problem(self) -> str:
         used = (self.config.listen.options.ssl, self.config.registration.ssl)
@@ -221,7 +229,7 @@ class Broker:
         checks = [
             Check("serving", self.phase),
             Check("store", health.failure),
-            Check("disk", hangs),
+            Check("disk", hangs or "; ".join(self._local_stalls()) or None),
             Check("registration", unregistered),
         ]
         if (slave_state := self._replication.slave_state()) is not None:

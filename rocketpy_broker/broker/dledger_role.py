@@ -143,6 +143,10 @@ class DLedgerReplication:
     def slave_state(self) -> None:
         """Return None: it is not an HA slave."""
 
+    def stalled(self) -> list[str]:
+        """Return nothing: `health` has the problems of the peer."""
+        return []
+
     def may_sync(self) -> bool:
         """Whether topics and offsets are copied from the master."""
         return self.is_slave

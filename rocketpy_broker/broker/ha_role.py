@@ -195,6 +195,10 @@ class HaReplication:
         """Return the state as a slave; None for a master."""
         return self.client.state if self.is_slave else None
 
+    def stalled(self) -> list[str]:
+        """Return what a slave has not done for a minute."""
+        return self.client.jobs.problems() if self.is_slave else []
+
     def may_sync(self) -> bool:
         """Whether topics and offsets may be copied from the master."""
         return self.client.state is not HaClientState.REFUSED

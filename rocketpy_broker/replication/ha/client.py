@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, InitVar, dataclass
 
 from rocketpy.errors import ConnectionLost, FlushFailed, RocketError, StoreError
+from rocketpy.runtime.progress import Jobs
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, ChannelOptions, StreamProtocol, connect_raw, ending_hint
 from rocketpy_broker.replication.ha.log import EpochFile, StoreTarget
@@ -70,6 +71,7 @@ class HaClient:
         self.state = HaClientState.WAITS
         self.problem = ""
         """Why the last connection ended; empty while copying."""
+        self.jobs: Jobs = Jobs()
         self.master_offset = -1
         """Last known end of the master's log; -1: unknown."""
 
@@ -120,6 +122,7 @@ class HaClient:
     def _log_failure(self, error: RocketError) -> None:
         level = logging.DEBUG if str(error) == self.problem else logging.WARNING
         self.problem = str(error)
+        self.jobs.ended("copy of messages from the master", error)
         log.log(level, "HA: %s does not follow %s: %s", self._name, self._address, error)
 
     async def _copy_from(self, address: Address) -> None:
@@ -174,6 +177,7 @@ class HaClient:
     def _on_received(self, session: SlaveSession, connection: _MasterConnection) -> None:
         if session.is_copying:
             self.state, self.problem = HaClientState.COPIES, ""
+            self.jobs.ended("copy of messages from the master")
         self.master_offset = session.master_offset
         self.on_copied()
         if self._backlog.size and self._backlog_handle is None:

@@ -13,13 +13,14 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Final
 
-from rocketpy.errors import RocketError
+from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy.protocol.bodies import (
     ConsumerOffsetSerializeWrapper,
     SubscriptionGroupWrapper,
     TopicConfigSerializeWrapper,
 )
 from rocketpy.protocol.codes import RequestCode
+from rocketpy.runtime.progress import Jobs
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.config.model import RegistrationConfig
@@ -31,6 +32,8 @@ from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.store import MessageStore
 
 log = logging.getLogger("rocketpy.broker.sync")
+
+_COPY = "copy of topics and offsets from the master"
 
 WITH_VERSIONS: Final = "rocketpyVersions"
 """Ext field with which a slave requests the commit time of each offset; not in RocketMQ."""
@@ -72,6 +75,7 @@ class SlaveSync:
         """End of the records whose deletion has been applied."""
         self.problem = ""
         """Why the last copy failed; empty if it succeeded."""
+        self.jobs: Jobs = Jobs()
 
     def follow(self, address: str) -> None:
         """Start copying from a master, instead of the previous one. address: its address for clients."""
@@ -105,12 +109,16 @@ class SlaveSync:
 
     async def _run(self) -> None:
         while True:
-            await self._has_master.wait()
+            if not self._has_master.is_set():
+                self.jobs.ended(_COPY, RouteNotFound("no master is known"))
+                await self._has_master.wait()
             try:
                 if self.may_sync():
                     await self.sync_all()
                     self.problem = ""
+                    self.jobs.ended(_COPY)
             except RocketError as error:
+                self.jobs.ended(_COPY, error)
                 level = logging.DEBUG if self.problem else logging.WARNING
                 self.problem = str(error)
                 log.log(

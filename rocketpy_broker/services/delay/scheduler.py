@@ -163,9 +163,11 @@ class DelayService:
             self._wake_at(now_ms + _BUSY_RETRY_MS)
             return
         except StoreError as error:
+            self.driver.jobs.ended("delivery of delayed messages", error)
             log.error("cannot deliver delayed messages, trying again in %d ms: %s", _RETRY_MS, error)
             self._wake_at(now_ms + _RETRY_MS)
             return
+        self.driver.jobs.ended("delivery of delayed messages")
         if count:
             self.on_delivered()
         if due_ms is not None:
@@ -187,8 +189,10 @@ class DelayService:
             await self.driver.flush()
             await save_state_in_thread(self.disk, self.path, _encode(offsets))
         except StoreError as error:
+            self.driver.jobs.ended("save of delay offsets", error)
             log.error("cannot save delay offsets: %s", error)
             return
+        self.driver.jobs.ended("save of delay offsets")
         self._saved = offsets
 
 

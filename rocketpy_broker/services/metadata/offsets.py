@@ -18,6 +18,7 @@ import msgspec
 
 from rocketpy.errors import GroupInvalid, StoreError
 from rocketpy.protocol.bodies import ConsumerOffsetSerializeWrapper
+from rocketpy.runtime.progress import Jobs
 from rocketpy_broker.services.metadata.topics import check_topic_name
 from rocketpy_broker.store.files.disk import Clock, Disk, OsDisk, system_clock
 from rocketpy_broker.store.files.state_file import load_state, save_in_thread, save_state
@@ -60,6 +61,7 @@ class ConsumerOffsets:
         """The last received offsets of a master that sends no commit times."""
         self._is_changed = False
         self._saving = asyncio.Lock()
+        self.jobs: Jobs = Jobs()
 
     def load(self) -> None:
         """Read consumerOffset.json, if there is one. Raises StoreDamaged."""
@@ -216,7 +218,10 @@ class ConsumerOffsets:
                 await save_in_thread(lambda: save_state(self._disk, self.path, _encode(table, times)))
             except StoreError as error:
                 self._is_changed = True
+                self.jobs.ended("save of consumer offsets", error)
                 log.error("cannot save consumer offsets: %s", error)
+            else:
+                self.jobs.ended("save of consumer offsets")
 
 
 def _copy(table: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:

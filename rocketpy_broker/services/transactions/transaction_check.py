@@ -99,7 +99,9 @@ class TransactionChecker:
             await asyncio.sleep(self._interval_s)
             try:
                 await self.check()
+                self.driver.jobs.ended("check of transactions")
             except StoreError as error:
+                self.driver.jobs.ended("check of transactions", error)
                 log.error("cannot check transactions: %s", error)
 
     async def check(self) -> None:
@@ -126,8 +128,10 @@ class TransactionChecker:
         try:
             await self.driver.flush()
         except StoreError as error:
+            self.driver.jobs.ended("save of the progress of transactions", error)
             log.error("cannot save the progress of transactions: %s", error)
             return
+        self.driver.jobs.ended("save of the progress of transactions")
         await self.transactions.save_progress(progress)
 
     def _check_batch(self, offsets: list[int]) -> _BatchResult:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
 from rocketpy.errors import FlushFailed, RocketError, StoreError
+from rocketpy.runtime.progress import Jobs
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.store.busy import Reason
@@ -60,6 +61,8 @@ class StoreHealth:
     """Duration of the longest one."""
     current_flush_seconds: float
     """Duration of the running flush so far; 0 while none is running."""
+    stalled: tuple[str, ...] = ()
+    """Jobs that have failed for a minute, such as a flush, the deletion of files or delayed delivery."""
 
 
 class StoreDriver:
@@ -97,6 +100,8 @@ class StoreDriver:
         self.cleaner = Cleaner(store)
         self._undeleted: list[Deletion] = []
         """Deletions of files that retention removed from the store, and that failed or did not run yet."""
+        self.jobs: Jobs = Jobs()
+        """The jobs that try again after an error, also those of delayed messages and transactions."""
         self._failure_reported = False
         self._limited_log = RateLimitedLog(logger, _LOG_INTERVAL_S)
         self._flushes = 0
@@ -165,6 +170,7 @@ class StoreDriver:
             flushes=self._flushes,
             flush_seconds=self._flush_seconds,
             flush_seconds_max=self._flush_seconds_max,
+            stalled=tuple(self.jobs.problems()),
             current_flush_seconds=0.0 if began is None or self._loop is None else self._loop.time() - began,
         )
 
@@ -207,7 +213,9 @@ class StoreDriver:
         self._checked_for_polls = 0
         try:
             self.store.dispatch()
+            self.jobs.ended("dispatch")
         except StoreError as error:
+            self.jobs.ended("dispatch", error)
             if self._is_running:
                 self._limited_log.error(
                     "dispatch", "dispatch failed, trying again in %s s: %s", _RETRY_S, error
@@ -222,7 +230,9 @@ class StoreDriver:
         try:
             while store.needs_preallocation():
                 store.adopt_preallocated(await self._in_thread(self._file_thread, store.preallocate_ahead))
+            self.jobs.ended("preallocation of the log")
         except StoreError as error:
+            self.jobs.ended("preallocation of the log", error)
             self._limited_log.error("preallocation", "cannot preallocate the commit log: %s", error)
             await self._stops_within(round(_RETRY_S * 1000))
         finally:
@@ -253,7 +263,9 @@ class StoreDriver:
         while not await self._stops_within(retention.interval_ms):
             try:
                 await self.clean(pause_ms=retention.file_pause_ms)
+                self.jobs.ended("deletion of expired files")
             except StoreError as error:
+                self.jobs.ended("deletion of expired files", error)
                 logger.error("cannot delete expired files, trying again at the next check: %s", error)
 
     async def clean(self, *, pause_ms: int = 0) -> int:
@@ -408,14 +420,16 @@ class StoreDriver:
                 return
             if not thorough and self._can_skip_flush():
                 continue
+            what = "flush of queues and index" if thorough else "flush"
             try:
                 # If a file could not be created here, the flush tries it again, and reports the error.
                 new_files = thorough and not await self._make_queue_files()
                 await self._flush(thorough=thorough, new_files=new_files)
+                self.jobs.ended(what)
             except FlushFailed:
                 return  # final; `_report_failure` reported it
             except StoreError as error:
-                what = "flush of queues and index" if thorough else "flush"
+                self.jobs.ended(what, error)
                 self._limited_log.error(
                     what, "%s failed, trying again in %d ms: %s", what, interval_ms, error
                 )

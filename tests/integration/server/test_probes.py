@@ -338,3 +338,56 @@ async def test_a_page_that_fails_is_an_error_of_the_server(
         assert (await ask(names.http, "GET /odd HTTP/1.1"))[0] == 500
         assert (await ask(names.http))[0] == 200
     assert "page /odd failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("file", "job"),
+    [("consumerOffset.json", "save of consumer offsets"), ("delayOffset.json", "save of delay offsets")],
+)
+async def test_a_state_file_that_cannot_be_saved_for_a_minute(tmp_path: Path, file: str, job: str) -> None:
+    """Nobody would notice until the next restart delivers the messages of days again."""
+    broker = broker_of(tmp_path, flushConsumerOffsetInterval="20", flushDelayOffsetInterval="20")
+    blocker = tmp_path / "store" / "config" / f"{file}.tmp"  # a directory, where the save needs a file
+    async with running(broker):
+        blocker.mkdir()
+        broker.consumers.offsets.commit("g", "T", 0, 7)
+        broker.deferred.delay._saved = {1: -1}
+        jobs = broker.consumers.offsets.jobs if file == "consumerOffset.json" else broker._driver.jobs
+
+        async def failing() -> bool:
+            return job in jobs._failing
+
+        await until(failing)
+        assert (await ask(broker.http))[0] == 200  # it may end by itself
+        now_ms = jobs.clock_ms
+        jobs.clock_ms = lambda: now_ms() + 61_000
+        (text,) = broker.health().stalled
+        assert text.startswith(f"{job} has failed for 6")
+        assert "Is a directory" in text or "not permitted" in text
+        status, page = await ask(broker.http)
+        assert status == 503
+        assert f"[-]disk failed: {job} has failed for " in page
+        assert await livez(broker.http) == 200
+        blocker.rmdir()
+
+        async def ready() -> bool:
+            return (await ask(broker.http))[0] == 200
+
+        await until(ready)
+        assert broker.health().stalled == ()
+
+
+async def test_a_slave_without_a_master_says_so_and_serves(tmp_path: Path) -> None:
+    """Operators would see a healthy slave that copies nothing; or consumers lose it with its master."""
+    async with running(broker_of(tmp_path, brokerRole="SLAVE", brokerId="1")) as broker:
+        jobs = broker._sync.jobs
+
+        async def failing() -> bool:
+            return bool(jobs._failing)
+
+        await until(failing)
+        now_ms = jobs.clock_ms
+        jobs.clock_ms = lambda: now_ms() + 61_000
+        (text,) = broker.health().stalled
+        assert text.startswith("copy of topics and offsets from the master has failed for ")
+        assert (await ask(broker.http))[0] == 200

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rocketpy.runtime.progress import Progress
+from rocketpy.runtime.progress import Jobs, Progress
 
 LIMIT_MS = 60_000
 
@@ -47,3 +47,19 @@ def test_a_pause_does_not_count() -> None:
     progress.restart(100_000)
     assert progress.problem(159_999, LIMIT_MS, "no pull has succeeded") is None
     assert progress.problem(160_000, LIMIT_MS, "no pull has succeeded") is not None
+
+
+def test_a_job_that_fails_now_and_then_is_no_problem() -> None:
+    """A broker whose disk was full for a moment would be reported a minute later."""
+    jobs, times = Jobs(), [0.0]
+    jobs.clock_ms = lambda: times[-1]
+    for now_ms in (0.0, 30_000.0, 59_000.0):
+        times.append(now_ms)
+        jobs.ended("save", OSError("disk full"))
+        assert jobs.problems() == []
+    times.append(61_000.0)
+    assert jobs.problems() == ["save has failed for 61 s: disk full"]
+    jobs.ended("save")
+    assert jobs.problems() == []
+    jobs.ended("save", OSError("disk full"))
+    assert jobs.problems() == []
