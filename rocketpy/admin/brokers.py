@@ -146,7 +146,7 @@ class Brokers:
             address,
             state.get("brokerVersionDesc"),
             _first_rate(state.get("putTps")),
-            _first_rate(state.get("getTransferedTps")),
+            _first_rate(state.get("getTransferedTps") or state.get("getTransferredTps")),  # 4.x or 5.x
             None,
         )
 

@@ -72,6 +72,7 @@ def runtime_info(
         "putMessageTimesTotal": str(put_total),
         "putTps": stats.rates(BROKER_PUT_NUMS, put_total, now_ms),
         "getTransferedTps": read,
+        "getTransferredTps": read,  # its name in 5.x, whose tools read no other
         "getFoundTps": read,
         "commitLogMinOffset": str(store.min_physical_offset),
         "commitLogMaxOffset": str(store.max_physical_offset),

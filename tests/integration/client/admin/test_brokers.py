@@ -10,6 +10,9 @@ import pytest
 from rocketpy import AdminClient, ClientConfig, Message, Producer
 from rocketpy.admin import BrokerStatistic, DrainProgress, ProducerMember
 from rocketpy.errors import BrokerError, BrokersFailed, ConfigInvalid, ConnectFailed, RouteNotFound
+from rocketpy.protocol.bodies import KVTable
+from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.client.admin.admin_place import missing_broker
 from tests.integration.sdk_groups import SETTINGS
@@ -34,6 +37,27 @@ async def test_all_brokers_are_listed() -> None:
         assert await admin.brokers.list("DefaultCluster") == found
         with pytest.raises(ConfigInvalid, match="DefaultCluster"):
             await admin.brokers.list("Nowhere")
+
+
+class RuntimeOf5x:
+    """An RPC hook that gives the runtime info of a broker the names of 5.x."""
+
+    def before_request(self, address: str, request: Command) -> None:
+        """Do nothing."""
+
+    def after_response(self, address: str, request: Command, response: Command) -> None:
+        if request.code == RequestCode.GET_BROKER_RUNTIME_INFO:
+            table = KVTable.decode(response.body).table
+            del table["getTransferedTps"]
+            response.body = KVTable(table=table | {"getTransferredTps": "7.5 1.0 0.5"}).encode()
+
+
+async def test_rates_of_newer_brokers_are_read(cluster: EmbeddedCluster) -> None:
+    """Brokers of 5.x, which renamed the key, would seem to deliver nothing."""
+    config = ClientConfig(namesrv=cluster.namesrv_address, rpc_hooks=(RuntimeOf5x(),))
+    async with AdminClient(client=config) as admin:
+        (broker,) = await admin.brokers.list()
+    assert broker.out_per_second == 7.5
 
 
 async def test_a_broker_that_does_not_respond_is_listed(cluster: EmbeddedCluster) -> None:
