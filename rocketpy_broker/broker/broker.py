@@ -282,8 +282,10 @@ class Broker:
     async def _restore_tables(self) -> None:
         """Reconcile the files of the config directory with the store, or report them. Raises StoreError."""
         consumers = self.consumers
-        self.store.drop_deleted(self.topics.deleted)  # recovery may have rebuilt their queues
         is_copied = self.config.is_slave or self.config.dledger.enabled
+        if not is_copied:
+            self.topics.limit_deletions(self.store.max_physical_offset)
+        self.store.drop_deleted(self.topics.deleted)  # recovery may have rebuilt their queues
         from_rocketpy = self.recovery is not None and self.recovery.from_rocketpy
         restore_tables(
             self.store,

@@ -48,6 +48,7 @@ class RoleChangeHandler:
 
     def prepare_master(self) -> None:
         """Load the state that a master needs. The broker accepts messages afterwards. Raises RocketError."""
+        self._topics.limit_deletions(self._store.max_physical_offset)
         self._add_missing_topics()
         self.expired_offsets.restore()
         self.deferred.reload()

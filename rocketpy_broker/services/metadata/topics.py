@@ -277,6 +277,16 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
         self.version = self.version.next(self._clock())
         await self.saver.save(TableChange())
 
+    def limit_deletions(self, log_end: int) -> None:
+        """Adapt the noted deletions to a log that ends at `log_end`, on a broker that appends to it.
+
+        The log may have been truncated or removed since, and later records are of new topics.
+        """
+        limited = {topic: min(end, log_end) for topic, end in self.deleted.items()}
+        if limited != self.deleted:
+            self.deleted = limited
+            self._put_unsaved({})
+
     async def all_changed(self) -> None:
         """Register all topics again at the name servers. Raises StoreError."""
         self.version = self.version.next(self._clock())

@@ -649,3 +649,39 @@ async def test_recovery_does_not_bring_back_the_messages_of_a_deleted_topic(tmp_
         master = await both.master()
         assert bounds(master) == before
         assert stored_bodies(master) == [b"new"] * 6
+
+
+@pytest.mark.parametrize("is_promoted", [False, True])
+async def test_a_shorter_log_does_not_lose_the_messages_of_a_new_topic(
+    tmp_path: Path, is_promoted: bool
+) -> None:
+    """A deletion that was noted for a longer log would drop later messages with each start.
+
+    is_promoted: a slave that lacks the end of the log becomes the master; otherwise the store was removed,
+    and its config directory was kept.
+    """
+    async with pair(tmp_path) as both, AdminClient(both.namesrv_address) as admin:
+        broker = await both.master()
+        await fill_topic(admin, both, [b"old"] * 5)
+        if is_promoted:
+            slave = await both.slave()
+            await caught_up(broker, slave)
+            await slave.replication.client.close()
+            await fill_topic(admin, both, [b"lost"] * 50)
+        await admin.topics.delete("T")
+        if is_promoted:
+            await until(lambda: slave.topics.version == broker.topics.version)
+            await both.stop(slave)
+        await both.stop(broker)
+        name = "slave" if is_promoted else "master"
+        if not is_promoted:
+            for directory in ("commitlog", "consumequeue", "index"):
+                shutil.rmtree(tmp_path / name / directory, ignore_errors=True)
+            for file in ("checkpoint", "queuesums"):
+                (tmp_path / name / file).unlink()
+        broker = await both.start(name)
+        assert stored_bodies(broker) == []
+        await fill_topic(admin, both, [b"new"] * 3)
+        await both.stop(broker)
+        broker = await both.start(name)
+        assert stored_bodies(broker) == [b"new"] * 6
