@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from rocketpy import AdminClient, ClientConfig, Later, Message, MessageExt, Producer
 from rocketpy.admin import Permission, ResendProgress
 from rocketpy.errors import BrokerError, GroupInvalid, RouteNotFound
+from rocketpy.protocol.bodies import TopicConfig
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.consumer.test_dead_letters import dead
@@ -88,6 +90,27 @@ async def test_counting_dead_letters_changes_nothing() -> None:
         (settings,) = (await admin.topics.describe("%DLQ%g")).brokers.values()
         assert settings.perm == Permission.WRITE
         assert [message.body for message in (await admin.dead_letters.fetch("g")).messages] == [b"one"]
+
+
+async def test_dead_letters_are_made_readable_only() -> None:
+    """Reading dead letters would undo other changes of their topic."""
+    async with EmbeddedCluster(settings=SETTINGS) as cluster, AdminClient(cluster.namesrv_address) as admin:
+        topics = cluster.brokers[0].topics
+        config = TopicConfig(
+            topic_name="%DLQ%g",
+            read_queue_nums=3,
+            write_queue_nums=2,
+            perm=Permission.WRITE.value,
+            topic_filter_type="MULTI_TAG",
+            topic_sys_flag=1,
+        )
+        await topics.update(config)
+        async with Producer("p", cluster.namesrv_address) as producer:
+            await producer.send(Message("%DLQ%g", b"one"))
+        config.topic_sys_flag = 2  # the name server does not know it yet
+        assert [message.body for message in (await admin.dead_letters.fetch("g")).messages] == [b"one"]
+        both = (Permission.READ | Permission.WRITE).value
+        assert topics.get("%DLQ%g") == msgspec.structs.replace(config, perm=both)
 
 
 class Stop(Exception):
