@@ -86,8 +86,9 @@ def page(cases: Mapping[str, str], results: Results) -> str:
     for case, direction in cases.items():
         outcome = results.get(case, NOT_RUN)
         feature, match = _FEATURES.get(Path(case.partition("::")[0]).stem), _OURS.fullmatch(direction)
-        if feature is not None and match is not None:
-            ours[feature].setdefault(match["version"] or DEFAULT_VERSION, []).append(outcome)
+        version = match["version"] or DEFAULT_VERSION if match is not None else None
+        if feature is not None and version in _VERSIONS:
+            ours[feature].setdefault(version, []).append(outcome)
         else:
             others.setdefault(direction or "(other cases)", []).append(outcome)
     return "".join([_HEAD, *_features(ours), _TAIL, *_directions(others)])

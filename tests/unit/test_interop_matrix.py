@@ -20,6 +20,7 @@ def test_a_feature_has_a_cell_for_each_version() -> None:
         f"{spark}::f": "Spark -> java namesrv + java broker of 4.9.7",
         f"{spark}::g": "Spark -> java namesrv + java broker of 5.3.3",
         f"{spark}::h": "Spark -> java namesrv + java broker of 5.3.3",
+        f"{producer}::only": f"{ours} of 5.5.0",  # a version without a column
         "tests/interop/cases/test_ha.py::i": "java master -> our slave",
     }
     results = dict.fromkeys(cases, "passed") | {f"{producer}::d": "failed", f"{producer}::gone": "passed"}
@@ -30,6 +31,7 @@ def test_a_feature_has_a_cell_for_each_version() -> None:
         "not run | 1 | 1 of 2 |",
     ]
     assert "| java master -> our slave | 1 |" in lines
+    assert f"| {ours} of 5.5.0 | 1 |" in lines
 
 
 def test_each_case_of_the_page_has_passed() -> None:
