@@ -11,7 +11,7 @@ from typing import Final
 from rocketpy.client.instance import ClientInstance
 from rocketpy.errors import MessageInvalid, RecordCorrupt
 from rocketpy.message.message import DEFAULT_TOPIC, MessageExt
-from rocketpy.producer.send.response import parse_response
+from rocketpy.producer.send.response import LessDurable, parse_response
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2
@@ -19,7 +19,7 @@ from rocketpy.protocol.message import properties as names
 from rocketpy.protocol.message.compression import compress_if_worth
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.protocol.remoting.command import Command
-from rocketpy.results import SendResult
+from rocketpy.results import SendResult, SendStatus
 
 _TIMEOUT_MS: Final = 6000
 _RETRIES_MAX: Final = 16
@@ -98,7 +98,14 @@ async def _send(
     command = Command.request(RequestCode.SEND_MESSAGE_V2, header, body)
     # Sent once: a repeated request might store it twice.
     response = await client.connections.get(address).request(command, _TIMEOUT_MS)
-    return parse_response(response, queue, message.message_id)
+    result = parse_response(response, queue, message.message_id)
+    if result.status is not SendStatus.SEND_OK:
+        client.shared(_less_durable).record((result,))
+    return result
+
+
+def _less_durable(_client: ClientInstance) -> LessDurable:
+    return LessDurable()
 
 
 def _header(

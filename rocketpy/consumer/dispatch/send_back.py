@@ -21,12 +21,14 @@ from rocketpy.consumer.fetch.consumer_api import is_rejection
 from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy.hooks import SettleEvent, SettleListener
 from rocketpy.message.message import DEFAULT_TOPIC, MessageExt
+from rocketpy.producer.send.response import STATUSES, LessDurable
 from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, MessageQueue
-from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
 from rocketpy.protocol.message import properties as names
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.protocol.remoting.command import Command
+from rocketpy.results import SendStatus
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.telemetry.listeners import ListenerFanout
 
@@ -36,14 +38,6 @@ _TIMEOUT_MS: Final = 5000
 """RocketMQ: 5000, fixed."""
 _FIRST_RETRY_LEVEL: Final = 3
 _INT_MAX: Final = 2**31 - 1
-_STORED: Final = frozenset(
-    {
-        ResponseCode.SUCCESS,
-        ResponseCode.FLUSH_DISK_TIMEOUT,
-        ResponseCode.FLUSH_SLAVE_TIMEOUT,
-        ResponseCode.SLAVE_NOT_AVAILABLE,
-    }
-)
 
 
 def retry_topic(group: str) -> str:
@@ -67,6 +61,7 @@ class SendBack:
         self._settle_listeners = settle_listeners
         self._unit_mode = unit_mode
         self._limited_log = RateLimitedLog(log)
+        self._less_durable = LessDurable()
         self._rejects_copies: set[str] = set()
 
     async def send_back(
@@ -192,7 +187,10 @@ class SendBack:
                 address, _ = await self._client.find_broker(topic, queue.broker_name, only=True)
                 # No retry on the same broker, which might store the copy twice.
                 response = await self._client.connections.get(address).request(command, _TIMEOUT_MS)
-                if response.code in _STORED:
+                status = STATUSES.get(response.code)
+                if status is not None:
+                    if status is not SendStatus.SEND_OK:
+                        self._less_durable.record_status(status, queue)
                     return address
                 raise broker_error(response, queue.broker_name)
             except RocketError as failed:

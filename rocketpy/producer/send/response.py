@@ -18,7 +18,7 @@ from rocketpy.runtime.rate_limited_log import RateLimitedLog
 
 log: Final = logging.getLogger("rocketpy.producer")
 
-_STATUSES: Final = {
+STATUSES: Final = {
     int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
     int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
     int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
@@ -70,22 +70,21 @@ class LessDurable:
         self.messages: int = 0
         self._log = RateLimitedLog(log)
 
-    def is_ok(self, results: Sequence[SendResult]) -> bool:
-        """Return whether the results of one request are SEND_OK; record another status."""
-        result = results[0]
-        if result.status is _SEND_OK:
-            return True
-        self.messages += len(results)
-        broker, status = result.queue.broker_name, result.status
+    def record(self, results: Sequence[SendResult]) -> None:
+        """Record the results of one request, whose status is not SEND_OK."""
+        self.record_status(results[0].status, results[0].queue, len(results))
+
+    def record_status(self, status: SendStatus, queue: MessageQueue, count: int = 1) -> None:
+        """Record messages with a status other than SEND_OK."""
+        self.messages += count
         text = "broker %s stored a message of topic %s with %s instead of SEND_OK: %s"
-        key = f"{broker} {status.name}"
-        self._log.warning(key, text, broker, result.queue.topic, status.name, _MEANINGS[status])
-        return False
+        key = f"{queue.broker_name} {status.name}"
+        self._log.warning(key, text, queue.broker_name, queue.topic, status.name, _MEANINGS[status])
 
 
 def parse_response(response: Command, queue: MessageQueue, message_id: str) -> SendResult:
     """Return the result of one message. Raises BrokerError, RemoteProtocolError."""
-    status = _SEND_OK if response.code == 0 else _STATUSES.get(response.code)
+    status = _SEND_OK if response.code == 0 else STATUSES.get(response.code)
     if status is None:
         raise broker_error(response, queue.broker_name)
     header = _read_header(response)

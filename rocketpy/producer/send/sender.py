@@ -60,7 +60,7 @@ from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import VERSION_5_0_0, version_name
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.protocol.remoting.frame import CODEC_JSON
-from rocketpy.results import SendResult, Unfinished
+from rocketpy.results import SendResult, SendStatus, Unfinished
 from rocketpy.transport import Channel
 
 log: Final = logging.getLogger("rocketpy.producer")
@@ -385,12 +385,17 @@ class Sender:
             self._split(batch)
         elif isinstance(end, RocketError):
             self._attempt_failed(send, end)
-        elif self.less_durable.is_ok(end) or not self._retry.another_broker_when_not_ok:
+        elif end[0].status is SendStatus.SEND_OK or self._accepts(end):
             self._end(send, _with_attempts(end, len(send.attempts) + 1) if send.attempts else end)
         else:
             self._attempt_failed(send, end)
         if batch is not None:
             self._batch_support.release()
+
+    def _accepts(self, results: Sequence[SendResult]) -> bool:
+        """Record results other than SEND_OK; return whether the send ends with them."""
+        self.less_durable.record(results)
+        return not self._retry.another_broker_when_not_ok
 
     def _attempt_failed(self, send: Send, end: AttemptEnd) -> None:
         """Repeat or end a send after an error, or after a status other than SEND_OK."""

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from rocketpy import (
+    AdminClient,
+    Later,
     LocalTransactionState,
     Message,
     MessageExt,
@@ -22,10 +24,11 @@ from rocketpy import (
 from rocketpy.config import BatchConfig, RetryConfig
 from rocketpy.errors import NotDurable
 from rocketpy.hooks import SendEvent
-from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy_broker.embedded import EmbeddedCluster
-from tests.integration.sdk_groups import SETTINGS, consuming
+from tests.integration.sdk_groups import SETTINGS, Seen, consuming
 from tests.integration.sdk_peers import Names, Peer, stored
+from tests.waiting import until
 
 STRICT = ProducerConfig(require_send_ok=True)
 
@@ -196,3 +199,36 @@ async def test_listeners_see_the_error_that_the_caller_gets(cluster: EmbeddedClu
         with pytest.raises(NotDurable):
             await producer.send_batch([Message("T", b"x")] * 2)
     assert [type(end) for end in ends] == [NotDurable] * 7
+
+
+async def test_copies_of_failed_messages_are_logged(
+    cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A retry or a resent dead letter would be on one disk only, and nobody hear of it."""
+    (broker,) = cluster.brokers
+    del broker._endpoint._handlers[RequestCode.CONSUMER_SEND_MSG_BACK]  # so the consumer sends copies
+    failing = Seen(lambda _message: Later(delay_level=-1))
+    async with (
+        Producer("g", cluster.namesrv_address) as producer,
+        AdminClient(cluster.namesrv_address) as admin,
+        consuming(cluster, failing, max_reconsume_times=0),
+    ):
+        await producer.send(Message("T", b"x"))
+        await until(lambda: broker.store.max_offset_in_queue("%DLQ%g", 0) == 1)
+        lines = await lines_about(caplog, "%RETRY%g")
+        assert lines[0].startswith(
+            "broker broker-a stored a message of topic %RETRY%g with SLAVE_NOT_AVAILABLE"
+        )
+        (dead,) = [message async for message in admin.dead_letters.read("g")]
+        assert (await admin.dead_letters.resend(dead)).status is SendStatus.SLAVE_NOT_AVAILABLE
+        assert len(await lines_about(caplog, "%RETRY%g")) == 2
+
+
+async def lines_about(caplog: pytest.LogCaptureFixture, topic: str) -> list[str]:
+    """The warnings about messages of a topic, once there are some."""
+
+    def found() -> list[str]:
+        return [line for line in warnings(caplog) if f"of topic {topic} " in line]
+
+    await until(found)
+    return found()
