@@ -3,8 +3,8 @@
 restart: two brokers and their name server in processes of their own, a producer, and two members of a group.
 In the middle a broker is killed (or stopped, ``--signal TERM``), and started again after some seconds.
 
-jobs: 8 workers share 4 queues with 100 jobs; one worker that has a queue is killed. It prints how often a job
-ran on several workers at once, and how many jobs of living workers ran again.
+jobs: 8 workers share 4 queues with 100 jobs; one worker that has a queue is killed (or stopped). It prints on
+how many workers a job ran at once, and how many jobs of living workers ran again.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ async def jobs(options: argparse.Namespace, home: Path) -> None:
     await asyncio.sleep(options.seconds / 4)
     busy = [worker for worker in workers if any(words[0] == "begin" for words in worker.lines)]
     killed = busy[0]
-    await killed.end(signal.SIGKILL)
+    await killed.end(signal.Signals[f"SIG{options.signal}"])
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_SETTLE_SECONDS):
             while len({words[1] for one in workers for words in one.lines if words[0] == "end"}) < _JOBS:  # noqa: ASYNC110
@@ -197,10 +197,11 @@ async def jobs(options: argparse.Namespace, home: Path) -> None:
     await asyncio.sleep(2)
     await asyncio.gather(*(one.end() for one in workers if one is not killed))
     await cluster.close()
-    at_once, again = _overlaps([(one, one is killed) for one in workers])
+    was_killed = options.signal == "KILL"
+    at_once, again = _overlaps([(one, was_killed and one is killed) for one in workers])
     ended = {words[1] for one in workers for words in one.lines if words[0] == "end"}
     print(
-        f"{_WORKERS} workers, {_QUEUES} queues, {_JOBS} jobs of {options.job_ms} ms, one worker killed: "
+        f"{_WORKERS} workers, {_QUEUES} queues, {_JOBS} jobs of {options.job_ms} ms, SIG{options.signal}: "
         f"a job ran on up to {at_once} workers at once; {again} jobs of living workers ran again; "
         f"{_JOBS - len(ended)} jobs did not end"
     )
@@ -266,6 +267,7 @@ def main() -> None:
         "--away", type=float, default=3, help="seconds without the broker (default: %(default)s)"
     )
     two = trials.add_parser("jobs")
+    two.add_argument("--signal", choices=("KILL", "TERM"), default="KILL")
     two.add_argument("--job-ms", type=int, default=1000)
     two.add_argument("--seconds", type=float, default=16)
     three = trials.add_parser("worker")
