@@ -51,7 +51,10 @@ class ClockSteps:
 
     def start(self, end: int, last_ms: int) -> None:
         """Follow the log from `end` on; drop the steps after it. last_ms: store time of the last record."""
-        self.steps = [step for step in self.steps if step[0] < end]
+        kept = [step for step in self.steps if step[0] < end]
+        if kept != self.steps:  # the log was truncated; other records may come to these offsets
+            self.steps, self._is_unsaved = kept, True
+            self.save()
         self._end, self._last_ms = end, last_ms
 
     def follow_run(self, requests: Sequence[DispatchRequest]) -> None:

@@ -75,10 +75,11 @@ class Recovery:
         the last stop was clean.
         """
         report = RecoveryReport(clean)
-        self.log.classify_files(checkpoint)
         self.dispatcher.clock.load()
+        self.log.classify_files(checkpoint)
         if not self._files.mapped_files:
             self._drop_all(report)
+            self.dispatcher.clock.start(0, 0)
             return report
         damaged = self._check_checksums(checksums)
         self._drop_queues_missing_files(report)

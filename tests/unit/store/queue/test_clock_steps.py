@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import accumulate
 from pathlib import Path
 from random import Random
@@ -120,3 +121,18 @@ def test_a_slave_and_a_truncated_log_have_the_steps_of_their_records(tmp_path: P
             slave.dispatch()
             assert last in dict(slave.dispatcher.clock.steps)
             check(slave)
+
+
+def test_a_new_log_has_no_steps_of_the_old_one(tmp_path: Path) -> None:
+    """A search would leave out a part of the log because of times that it does not have."""
+    clock = Clock()
+    with MessageStore(small_config(tmp_path), clock=clock) as store:
+        fill(store, clock, 5)
+        assert store.dispatcher.clock.steps
+    for name in ("commitlog", "consumequeue", "index", "checkpoint", "queuesums"):
+        path = tmp_path / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for _ in range(2):
+        with MessageStore(store.config, clock=clock) as again:
+            fill(again, Clock(), 6)
+            check(again)
