@@ -185,7 +185,8 @@ async def test_a_oneway_send_is_stored_without_a_response(client: RawClient) -> 
 @pytest.mark.parametrize("codec", [CODEC_ROCKETMQ, CODEC_MSGPACK])
 async def test_a_client_gets_responses_in_its_codec(client: RawClient, codec: int) -> None:
     """With -Drocketmq.serialize.type=ROCKETMQ, one connection would use two codecs."""
-    request = Command.request(RequestCode.SEND_MESSAGE_V2, send_header(), b"body")
+    header = send_header(text="WAIT\x01true\x02")  # a request with an empty value is always JSON
+    request = Command.request(RequestCode.SEND_MESSAGE_V2, header, b"body")
     response = await client.call_frame(encode_command(request, codec))
     assert (response.code, response.codec) == (0, codec)
     assert response.ext_fields()["queueOffset"] == "0"
