@@ -172,6 +172,7 @@ class GroupConsumer(Lifecycle):
         if member.tasks.failure is not None:
             problems.append(str(member.tasks.failure))
         problems += self._problems(member)
+        problems += self._observers.problems(member.client.config.stalled_after_ms)
         states = member.queue_states()
         return replace(
             health,

@@ -146,6 +146,10 @@ class Observers:
         self.process.add(telemetry.process_listener(namespace))
         self.settle.add(telemetry.settle_listener(namespace))
 
+    def problems(self, limit_ms: float) -> list[str]:
+        """Return whether reports of the message trace have been lost for `limit_ms`."""
+        return self._trace.jobs.problems(limit_ms, limit_ms) if self._trace is not None else []
+
     async def close(self) -> None:
         """Stop counting failures, and send the last reports of the message trace."""
         if self._client is not None:

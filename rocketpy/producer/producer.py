@@ -46,12 +46,15 @@ from rocketpy.producer.transaction import (
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.message.compression import compress
 from rocketpy.results import Health, SendResult, Unfinished
+from rocketpy.runtime.progress import Jobs
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import close_all, joined
 from rocketpy.telemetry.message_trace import SENDING, TRACE_GROUP, MessageTrace
 from rocketpy.telemetry.plugin import Telemetry, TelemetryChoice, failure_counter, find_telemetry
 
 log: Final = logging.getLogger("rocketpy.producer")
+
+_ONEWAY: Final = "oneway sending"
 
 P = TypeVar("P")
 
@@ -99,6 +102,7 @@ class Producer(AdminApi):
         self._telemetry = telemetry
         self._checks = tuple(checks)
         self._listeners: Listeners | None = None
+        self._publish_infos: PublishInfoTable | None = None
         self._sender: Sender | None = None
         self._dispatcher: SendDispatcher | None = None
         self._transactions: Transactions | None = None
@@ -108,6 +112,7 @@ class Producer(AdminApi):
         self._check: TransactionCheck | None = None
         self._trace: MessageTrace | None = None
         self._limited_log = RateLimitedLog(log)
+        self._jobs = Jobs()
 
     # -- start and close ----------------------------------------------------------------------
 
@@ -146,7 +151,7 @@ class Producer(AdminApi):
     def _connect_parts(self, client: ClientInstance, telemetry: Telemetry | None) -> None:
         """Create the objects of the send path from its end, the sender, to its start, the dispatcher."""
         config, group, namespace = self.config, self._wire_group, client.config.namespace
-        publish_infos = PublishInfoTable(client, group, config)
+        self._publish_infos = publish_infos = PublishInfoTable(client, group, config)
         limiter = InFlightLimiter(config.max_in_flight, config.max_in_flight_bytes)
         self._listeners = listeners = Listeners(
             self._send_listeners, self.group, client.client_id, publish_infos.address, telemetry, namespace
@@ -220,16 +225,26 @@ class Producer(AdminApi):
         """
         limiter = _started(self._dispatcher).limiter
         health = _started(self._client).health()
-        problem = (str(limiter.closed),) if limiter.closed is not None else ()
+        problems = [] if limiter.closed is None else [str(limiter.closed)]
+        problems += self._failing()
         return replace(
             health,
-            ok=health.ok and not problem,
-            problems=health.problems + problem,
+            ok=health.ok and not problems,
+            problems=(*health.problems, *problems),
             in_flight=limiter.count,
             in_flight_bytes=limiter.bytes,
             rejecting_batches=_started(self._sender).rejecting_batches,
             less_durable=_started(self._sender).less_durable.messages,
         )
+
+    def _failing(self) -> list[str]:
+        """Return what has failed for a time, and still does: look-ups for sends, oneway sends, trace reports.
+
+        What is not tried any more is left out: an application may send to a topic once that does not exist.
+        """
+        limit_ms = self._client_config.stalled_after_ms
+        jobs = [_started(self._publish_infos).jobs, self._jobs, *([self._trace.jobs] if self._trace else [])]
+        return [text for one in jobs for text in one.problems(limit_ms, limit_ms)]
 
     # -- sending ------------------------------------------------------------------------------
 
@@ -515,7 +530,14 @@ class Producer(AdminApi):
         return dispatcher
 
     def _oneway_ended(self, future: asyncio.Future[None]) -> None:
-        if not future.cancelled() and (error := future.exception()) is not None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            if self._jobs.failing:
+                self._jobs.ended(_ONEWAY)
+        else:
+            self._jobs.ended(_ONEWAY, error)
             self._limited_log.info(type(error).__name__, "a oneway message was not sent: %s", error)
 
 

@@ -62,29 +62,36 @@ class Progress:
 
 
 class Jobs:
-    """The repeated jobs of a component that log their errors and try again, such as saves and deletions.
+    """The jobs of a component that log their errors and are tried again, such as saves and deletions.
 
-    clock_ms: monotonic time.
+    A job is a problem when its runs of a minute have all failed. clock_ms: monotonic time.
     """
 
     def __init__(self) -> None:
         self.clock_ms: Callable[[], float] = _monotonic_ms
-        self._failing: dict[str, Progress] = {}
+        self.failing: dict[str, tuple[float, float, str]] = {}
+        """By job: when its first and last run since a success have failed, in ms, and the last reason."""
 
-    def ended(self, job: str, error: Exception | None = None) -> None:
+    def ended(self, job: str, error: BaseException | None = None) -> None:
         """Record the end of a run. job: what has not been done, for example "save of consumer offsets"."""
         if error is None:
-            self._failing.pop(job, None)
-            return
-        if job not in self._failing:
-            self._failing[job] = Progress(self.clock_ms())
-        self._failing[job].failed(str(error))
+            self.failing.pop(job, None)
+        else:
+            now_ms = self.clock_ms()
+            since_ms = self.failing[job][0] if job in self.failing else now_ms
+            self.failing[job] = since_ms, now_ms, str(error)
 
-    def problems(self, limit_ms: float = STALLED_AFTER_MS) -> list[str]:
-        """Return a text for each job whose runs have all failed for a time."""
-        now_ms = self.clock_ms()
-        found = [of.problem(now_ms, limit_ms, f"{job} has failed") for job, of in self._failing.items()]
-        return [text for text in found if text is not None]
+    def problems(self, limit_ms: float = STALLED_AFTER_MS, recent_ms: float | None = None) -> list[str]:
+        """Return a text for each job whose runs have all failed for `limit_ms`.
+
+        recent_ms: only jobs that were tried in this time; None for all, also if they are not tried any more.
+        """
+        oldest_ms = float("-inf") if recent_ms is None else self.clock_ms() - recent_ms
+        return [
+            f"{job} has failed for {(last_ms - since_ms) / 1000:.0f} s: {reason}"
+            for job, (since_ms, last_ms, reason) in self.failing.items()
+            if last_ms - since_ms >= limit_ms and last_ms >= oldest_ms
+        ]
 
 
 def _monotonic_ms() -> float:

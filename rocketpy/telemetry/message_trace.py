@@ -33,9 +33,12 @@ from rocketpy.protocol.message.trace import (
     encode,
 )
 from rocketpy.results import SendResult, SendStatus
+from rocketpy.runtime.progress import Jobs
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 
 log: Final = logging.getLogger("rocketpy.trace")
+
+_JOB: Final = "send of message trace reports"
 
 TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER"
 """The group of the producers that send reports. Source: RocketMQ TraceConstants."""
@@ -82,6 +85,8 @@ class MessageTrace:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._limited_log = RateLimitedLog(log)
+        self.jobs: Jobs = Jobs()
+        """Whether reports are stored."""
 
     async def start(self, *, wait: bool = True) -> None:
         """Start its sender. wait: see `Producer.start`. Raises ConfigInvalid, TransportError."""
@@ -199,9 +204,12 @@ class MessageTrace:
         error = None if future.cancelled() else future.exception()
         if error is not None:
             self._drop(count, error)
+        else:
+            self.jobs.ended(_JOB)
 
     def _drop(self, count: int, error: BaseException) -> None:
         self.dropped += count
+        self.jobs.ended(_JOB, error)
         self._limited_log.warning(
             str(type(error)), "%d message trace reports lost (%d so far): %s", count, self.dropped, error
         )

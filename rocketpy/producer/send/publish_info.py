@@ -22,6 +22,7 @@ from rocketpy.producer.send.request_template import SendTemplate
 from rocketpy.producer.send.retry import RouteView
 from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, MessageQueue
 from rocketpy.protocol.codes import RequestCode
+from rocketpy.runtime.progress import Jobs
 
 
 class TopicPublishInfo:
@@ -30,11 +31,14 @@ class TopicPublishInfo:
     topic: as the application knows it, without its namespace. queue_connections: the queues in round-robin
     order, each with the connection to its broker; empty while no route is known. connections: one to each
     master in the route. next_index: counts the sends, for round robin. may_batch: whether brokers accept
-    batches for this topic. single, batch, reply: templates of its requests.
+    batches for this topic. single, batch, reply: templates of its requests. jobs: records look-ups.
     """
 
-    def __init__(self, client: ClientInstance, group: str, topic: str, config: ProducerConfig) -> None:
+    def __init__(
+        self, client: ClientInstance, group: str, topic: str, config: ProducerConfig, jobs: Jobs
+    ) -> None:
         self.topic = topic
+        self._jobs = jobs
         self.next_index: int = random.randrange(1 << 16)
         self.queue_connections: list[tuple[MessageQueue, PeerConnection]] = []
         self.connections: list[PeerConnection] = []
@@ -133,6 +137,7 @@ class TopicPublishInfo:
 
     def _wake(self, error: RocketError | None) -> None:
         self._error = error
+        self._jobs.ended(f"the look-up of the route of topic {self.topic}", error)
         self._refreshed_ms = self._client.now_ms()
         waiting, self._waiting = self._waiting, []
         for then in waiting:
@@ -168,9 +173,13 @@ class PublishInfoTable(dict[str, TopicPublishInfo]):
         self._client = client
         self._group = group
         self._config = config
+        self.jobs: Jobs = Jobs()
+        """Look-ups of routes for sends."""
 
     def __missing__(self, topic: str) -> TopicPublishInfo:
-        publish_info = self[topic] = TopicPublishInfo(self._client, self._group, topic, self._config)
+        publish_info = self[topic] = TopicPublishInfo(
+            self._client, self._group, topic, self._config, self.jobs
+        )
         return publish_info
 
     def address(self, queue: MessageQueue) -> str | None:

@@ -8,6 +8,7 @@ own. So it copies a reset, and keeps newer commits (apache/rocketmq #1094).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
@@ -109,9 +110,11 @@ class SlaveSync:
 
     async def _run(self) -> None:
         while True:
-            if not self._has_master.is_set():
+            while not self._has_master.is_set():
                 self.jobs.ended(_COPY, RouteNotFound("no master is known"))
-                await self._has_master.wait()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self.interval_ms / 1000):
+                        await self._has_master.wait()
             try:
                 if self.may_sync():
                     await self.sync_all()

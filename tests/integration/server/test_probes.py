@@ -355,12 +355,17 @@ async def test_a_state_file_that_cannot_be_saved_for_a_minute(tmp_path: Path, fi
         jobs = broker.consumers.offsets.jobs if file == "consumerOffset.json" else broker._driver.jobs
 
         async def failing() -> bool:
-            return job in jobs._failing
+            return job in jobs.failing
 
         await until(failing)
         assert (await ask(broker.http))[0] == 200  # it may end by itself
         now_ms = jobs.clock_ms
         jobs.clock_ms = lambda: now_ms() + 61_000
+
+        async def stalled() -> bool:
+            return bool(broker.health().stalled)
+
+        await until(stalled)
         (text,) = broker.health().stalled
         assert text.startswith(f"{job} has failed for 6")
         assert "Is a directory" in text or "not permitted" in text
@@ -379,15 +384,22 @@ async def test_a_state_file_that_cannot_be_saved_for_a_minute(tmp_path: Path, fi
 
 async def test_a_slave_without_a_master_says_so_and_serves(tmp_path: Path) -> None:
     """Operators would see a healthy slave that copies nothing; or consumers lose it with its master."""
-    async with running(broker_of(tmp_path, brokerRole="SLAVE", brokerId="1")) as broker:
+    broker = broker_of(tmp_path, brokerRole="SLAVE", brokerId="1")
+    broker._sync.interval_ms = 20
+    async with running(broker):
         jobs = broker._sync.jobs
 
         async def failing() -> bool:
-            return bool(jobs._failing)
+            return bool(jobs.failing)
 
         await until(failing)
         now_ms = jobs.clock_ms
         jobs.clock_ms = lambda: now_ms() + 61_000
+
+        async def stalled() -> bool:
+            return bool(broker.health().stalled)
+
+        await until(stalled)
         (text,) = broker.health().stalled
         assert text.startswith("copy of topics and offsets from the master has failed for ")
         assert (await ask(broker.http))[0] == 200

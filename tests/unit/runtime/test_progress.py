@@ -58,6 +58,11 @@ def test_a_job_that_fails_now_and_then_is_no_problem() -> None:
         jobs.ended("save", OSError("disk full"))
         assert jobs.problems() == []
     times.append(61_000.0)
+    assert jobs.problems() == []
+    jobs.ended("save", OSError("disk full"))
+    assert jobs.problems() == ["save has failed for 61 s: disk full"]
+    times.append(200_000.0)
+    assert jobs.problems(recent_ms=100_000) == []
     assert jobs.problems() == ["save has failed for 61 s: disk full"]
     jobs.ended("save")
     assert jobs.problems() == []
