@@ -149,7 +149,7 @@ async def test_only_javas_whitespace_is_trimmed_from_tags(two: EmbeddedCluster) 
 async def test_a_unique_id_is_found_from_another_time_zone(
     two: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, sends_in: str, reads_in: str
 ) -> None:
-    """The time in an id is local, so an operator elsewhere would be told that the message does not exist."""
+    """QUIRKS 26: the time in an id is local, so it would not be found from another time zone."""
     try:
         monkeypatch.setenv("TZ", sends_in)
         time.tzset()
