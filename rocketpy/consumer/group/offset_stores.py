@@ -92,6 +92,8 @@ class LocalOffsets:
     def __init__(self, file: Path) -> None:
         self._file: Final = file
         self._offsets: dict[MessageQueue, int] | None = None
+        self._text = b""
+        """The content of the file when it was read or written; empty for none."""
         self._lock = asyncio.Lock()
         self._limited_log = RateLimitedLog(log)
 
@@ -110,7 +112,7 @@ class LocalOffsets:
                 new = known | dict(offsets)
                 if new != known:
                     text = OffsetSerializeWrapper(offset_table=new).encode()
-                    await asyncio.to_thread(_replace_file, self._file, text)
+                    await asyncio.to_thread(self._replace, text)
                     self._offsets = new  # only after success: the next write stores them again
             except (OSError, RocketError) as error:
                 self._limited_log.error(
@@ -118,6 +120,18 @@ class LocalOffsets:
                 )
                 return error
         return None
+
+    def _replace(self, text: bytes) -> None:
+        with contextlib.suppress(OSError):
+            if self._text and self._file.read_bytes() != self._text:
+                self._limited_log.warning(
+                    "shared",
+                    "another process writes %s, too: after a restart one of them skips or repeats messages. "
+                    "Give each process of a broadcasting group on this machine its own instance_name",
+                    self._file,
+                )
+        _replace_file(self._file, text)
+        self._text = text
 
     async def _loaded(self) -> dict[MessageQueue, int]:
         if self._offsets is None:
@@ -128,13 +142,16 @@ class LocalOffsets:
         failed: OSError | RemoteProtocolError | None = None
         for file in (self._file, _backup_of(self._file)):
             try:
-                offsets = OffsetSerializeWrapper.decode(file.read_bytes()).offset_table
+                text = file.read_bytes()
+                offsets = OffsetSerializeWrapper.decode(text).offset_table
             except FileNotFoundError:
                 continue
             except (OSError, RemoteProtocolError) as error:
                 failed = failed or error
                 continue
-            if file != self._file:
+            if file == self._file:
+                self._text = text
+            else:
                 self._report_backup(file, failed)
             return offsets
         if failed is not None:

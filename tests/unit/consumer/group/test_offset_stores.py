@@ -129,3 +129,20 @@ async def test_a_first_read_beside_a_write_keeps_the_written_offsets(
     await asyncio.gather(reading, writing)
     assert len(loads) == 1
     assert [await offsets.read(queue) for queue in (FIRST, SECOND)] == [2, 1]
+
+
+async def test_a_file_that_another_process_writes_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two broadcasting processes without an instance_name would skip messages after a restart."""
+    file = tmp_path / "offsets.json"
+    one, other = LocalOffsets(file), LocalOffsets(file)
+    await one.write({FIRST: 1})
+    await one.write({FIRST: 2})
+    assert await other.read(FIRST) == 2
+    assert caplog.text == ""
+    await other.write({FIRST: 9})
+    assert caplog.text == ""  # it may be the next process, after a restart
+    await one.write({FIRST: 3})
+    await one.write({FIRST: 4})
+    assert caplog.text.count(f"another process writes {file}, too") == 1
