@@ -34,6 +34,8 @@ from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.headers import HeartbeatResponseHeader
 from rocketpy.protocol.remoting.acl import Signer
 from rocketpy.protocol.remoting.command import Command
+from rocketpy.runtime.application import describe, ends_program
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel, ChannelOptions, ClientOnlyEndpoint, connect
 
@@ -230,6 +232,7 @@ class ConnectionPool:
     scheme: str = "tcp"
     name_servers: set[str] = field(default_factory=set)
     _connections: dict[str, PeerConnection] = field(default_factory=dict)
+    _hook_log: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(log, 1.0))
 
     def get(self, address: str) -> PeerConnection:
         """Return the connection to an address: the same object until it is dropped."""
@@ -267,8 +270,10 @@ class ConnectionPool:
         for hook in self.hooks:
             try:
                 hook.before_request(address, signed)
-            except Exception as error:  # an error of the application's hook fails the request
-                raise LocalProtocolError(f"an RPC hook failed: {error!r}") from error
+            except BaseException as error:  # an error of the application's hook fails the request
+                if ends_program(error):
+                    raise
+                raise LocalProtocolError(f"an RPC hook failed: {describe(error)}") from error
         if self.signer is not None:
             signed.ext = self.signer.sign(
                 signed.ext_fields(),
@@ -286,8 +291,11 @@ class ConnectionPool:
         for hook in self.hooks:
             try:
                 hook.after_response(address, request, response.result())
-            except Exception:  # the caller gets the response in any case
-                log.exception("an RPC hook failed on the response to request code %d", request.code)
+            except BaseException as error:  # the caller gets the response in any case
+                if ends_program(error):
+                    raise
+                text = "an RPC hook failed on the response to request code %d"
+                self._hook_log.exception("an RPC hook failed", text, request.code, error=error)
 
     def drop(self, address: str) -> bool:
         """Close and remove the connection to an address, unless a caller waits for it.

@@ -28,6 +28,8 @@ from rocketpy.consumer.outcomes import HandlingResult
 from rocketpy.errors import ClientClosed, ConfigInvalid, RocketError, RouteNotFound, UsageError
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.runtime.application import check_callable, ends_program
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.telemetry.plugin import TelemetryChoice
 
 log: Final = logging.getLogger("rocketpy.consumer")
@@ -209,13 +211,17 @@ class LitePullConsumer(GroupConsumer):
         It is called in the event loop until the consumer is closed; its exceptions are logged. RocketMQ:
         registerTopicMessageQueueChangeListener.
         """
-        member, group = self.member, self.group
+        check_callable("the listener for queues", listener)
+        member, group, limited_log = self.member, self.group, RateLimitedLog(log, 1.0)
 
         def changed() -> None:
             try:
                 listener()
-            except Exception:  # the application's code
-                log.exception("consumer %s: a listener for the queues of topic %s failed", group, topic)
+            except BaseException as error:  # the application's code
+                if ends_program(error):
+                    raise
+                text = "consumer %s: a listener for the queues of topic %s failed"
+                limited_log.exception(topic, text, group, topic, error=error)
 
         listeners = member.client.topic(wrap(member.namespace, topic)).changed
         listeners.append(changed)

@@ -89,9 +89,6 @@ class Listeners(ListenerFanout[SendListener]):
         self.settle_listeners.add(telemetry.settle_listener(self._namespace))
 
     def _poll(self) -> None:
-        try:
-            self.dormant.check()
-        except Exception as error:  # noqa: BLE001 - telemetry that fails must not fail the producer
-            self._limited_log.exception(type(error).__name__, "telemetry failed")
+        self.dormant.check()
         if self.dormant:
             self._timer = asyncio.get_running_loop().call_later(_POLL_S, self._poll, context=Context())

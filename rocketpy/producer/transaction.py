@@ -48,11 +48,13 @@ from rocketpy.protocol.message.record import host_text
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import SendResult, SendStatus
-from rocketpy.runtime.tasks import is_cancelled
+from rocketpy.runtime.application import describe, ends_program, ends_task, name_of, shown
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.telemetry.listeners import ListenerFanout
 from rocketpy.transport import Channel
 
 log: Final = logging.getLogger("rocketpy.producer")
+_limited_log: Final = RateLimitedLog(log, 1.0)
 
 M = TypeVar("M", Message, MessageExt)
 
@@ -245,7 +247,7 @@ class Transactions:
         """
         command = Command.request(RequestCode.END_TRANSACTION, header)
         if error is not None:
-            command.remark = f"local transaction failed: {error!r}"
+            command.remark = f"local transaction failed: {describe(error)}"
         asked = header.from_transaction_check
         known_address: str | None = address if asked else None
         failure: RocketError | None = None
@@ -382,15 +384,14 @@ async def _state_of(
     function: Callable[[M], LocalTransactionState | Awaitable[LocalTransactionState]], message: M
 ) -> tuple[LocalTransactionState, BaseException | None]:
     """Same as `outcome_of`, for a function that may return an awaitable."""
+    task = asyncio.current_task()
     try:
         state = function(message)
         if inspect.isawaitable(state):
             state = await state
-    except asyncio.CancelledError as cancelled:
-        if is_cancelled(asyncio.current_task()):
+    except BaseException as failed:  # the application's code
+        if ends_task(failed, task):
             raise
-        return _checked(function, message, None, cancelled)  # it waited for something that was cancelled
-    except Exception as failed:  # noqa: BLE001 - the application's code
         return _checked(function, message, None, failed)
     return _checked(function, message, state)
 
@@ -401,7 +402,9 @@ def outcome_of(
     """Call the application's function; the state is UNKNOWN if it raises or returns another value."""
     try:
         state = function(message)
-    except Exception as failed:  # noqa: BLE001 - the application's code
+    except BaseException as failed:  # the application's code
+        if ends_program(failed):
+            raise
         return _checked(function, message, None, failed)
     return _checked(function, message, state)
 
@@ -412,7 +415,11 @@ def _checked(
     """Return a valid state; otherwise log the problem and return UNKNOWN, so that the check decides."""
     if isinstance(state, LocalTransactionState):
         return state, None
-    problem = "failed" if error is not None else f"returned {state!r} instead of a LocalTransactionState"
-    log.error("transaction %s: %r %s; the broker will check the transaction later",
-              message.transaction_id, function, problem, exc_info=error)  # fmt: skip
+    problem = "failed" if error is not None else f"returned {shown(state)} instead of a LocalTransactionState"
+    text = "transaction %s: %s %s; the broker will check the transaction later"
+    values = message.transaction_id, name_of(function), problem
+    if error is None:
+        _limited_log.error("transaction states", text, *values)
+    else:
+        _limited_log.exception("transaction states", text, *values, error=error)
     return LocalTransactionState.UNKNOWN, error

@@ -13,7 +13,6 @@ import threading
 from typing import Any, Final
 
 from rocketpy.errors import ConfigInvalid
-from rocketpy.runtime.tasks import is_cancelled
 
 TEXT_MAX: Final = 500
 """Characters of a text about a value of the application; the rest is cut."""
@@ -102,7 +101,7 @@ def ends_task(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
     GeneratorExit while the task runs was raised by the application; otherwise the task itself is destroyed.
     """
     if isinstance(error, asyncio.CancelledError):
-        return is_cancelled(task)
+        return task is not None and task.cancelling() > 0
     if isinstance(error, GeneratorExit):
         return task is None or _running_task() is not task
     return ends_program(error)

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
 
 from rocketpy.errors import RocketError, TaskFailed
+from rocketpy.runtime.application import shown
 
 log: Final = logging.getLogger("rocketpy.tasks")
 
@@ -72,7 +73,7 @@ class Tasks:
 
     def fail(self, name: str, error: BaseException) -> None:
         """Fail the component because of an unexpected exception in the part with this name."""
-        failure = TaskFailed(f"background task {name} of {self.component} failed: {error!r}")
+        failure = TaskFailed(f"background task {name} of {self.component} failed: {shown(error)}")
         failure.__cause__ = error
         log.error("%s", failure, exc_info=error)
         self.fail_with(failure)

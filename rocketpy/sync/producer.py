@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -34,6 +35,8 @@ from rocketpy.producer.transaction import (
 )
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult, SendStatus, Unfinished
+from rocketpy.runtime.application import ends_program, name_of
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import joined
 from rocketpy.sync import admin
 from rocketpy.sync.blocking import Blocking
@@ -72,6 +75,8 @@ class RequestOptions(Where, total=False):
 
     timeout_ms: int
 
+
+log: Final = logging.getLogger("rocketpy.producer")
 
 T = TypeVar("T")
 L = TypeVar("L", producer.Producer, admin_client.AdminClient)
@@ -136,6 +141,7 @@ class Producer(_AdminApi[producer.Producer]):
         self.config: Final = self._inner.config
         self._slots = threading.BoundedSemaphore(self.config.max_in_flight)
         self._in_flight: set[Future[Any]] = set()
+        self._callback_log = RateLimitedLog(log, 1.0)
 
     def start(self, *, wait: bool = True) -> None:
         """See `rocketpy.Producer.start`. The interpreter's exit closes a producer that is still open."""
@@ -312,7 +318,7 @@ class Producer(_AdminApi[producer.Producer]):
         """
         future = self._loop_thread().submit(self._inner.request(message, **how))
         if callback is not None:
-            future.add_done_callback(callback)
+            future.add_done_callback(partial(self._call_back, callback))
         return future
 
     def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
@@ -324,7 +330,17 @@ class Producer(_AdminApi[producer.Producer]):
         self._in_flight.add(future)
         future.add_done_callback(self._untrack)
         if callback is not None:
-            future.add_done_callback(callback)
+            future.add_done_callback(partial(self._call_back, callback))
+
+    def _call_back(self, callback: Callable[[Future[T]], object], future: Future[T]) -> None:
+        """Call the application's callback, usually in the background thread, which no exception may end."""
+        try:
+            callback(future)
+        except BaseException as error:  # the application's code
+            if ends_program(error):
+                raise
+            text = "callback %s of a send failed"
+            self._callback_log.exception("callbacks of sends failed", text, name_of(callback), error=error)
 
     def _untrack(self, future: Future[Any]) -> None:
         self._in_flight.discard(future)

@@ -15,6 +15,7 @@ from typing import Final, Literal, NamedTuple, Protocol, cast
 
 from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.hooks import ProcessListener, ReceiveListener, SendListener, SettleListener
+from rocketpy.runtime.application import ends_program
 
 log: Final = logging.getLogger("rocketpy.telemetry")
 
@@ -142,11 +143,12 @@ def failure_counter(telemetry: Telemetry | None, client: str) -> Callable[[Rocke
     """Return a callback that counts failed background tasks of a client; see `Telemetry.client_failed`."""
 
     def count(failure: RocketError) -> None:
-        if telemetry is None or not telemetry.is_active():
-            return
         try:
-            telemetry.client_failed(client, failure.__cause__ or failure)
-        except Exception:  # an observer must not hide the failure from other callbacks
+            if telemetry is not None and telemetry.is_active():
+                telemetry.client_failed(client, failure.__cause__ or failure)
+        except BaseException as error:  # an observer must not hide the failure from other callbacks
+            if ends_program(error):
+                raise
             log.exception("telemetry failed to count a failure of %s", client)
 
     return count
@@ -163,6 +165,8 @@ def _load_installed() -> Telemetry | None:
             return create()
         except ImportError as error:
             log.debug("telemetry plugin %s cannot be imported: %s", point.name, error)
-        except Exception:  # a broken plugin must not stop a client
+        except BaseException as error:  # a broken plugin must not stop a client
+            if ends_program(error):
+                raise
             log.exception("telemetry plugin %s failed to start", point.name)
     return None

@@ -10,11 +10,13 @@ whose broker is away is kept (`AwayQueues`); a member waits for a queue that ano
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from rocketpy.consumer.allocation import AllocationStrategy
+from rocketpy.errors import UsageError
 from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.runtime.application import describe, ends_program, shown
 
 _AWAY_MAX_MS: Final = 3_600_000
 """How long a queue is kept while its broker is away."""
@@ -38,13 +40,15 @@ class AssignmentChanges(NamedTuple):
 class Rebalance:
     """Compares the queues that are assigned to one member with those that it has.
 
-    broadcasting: every member is assigned every queue, so the other members are ignored.
+    broadcasting: every member is assigned every queue, so the other members are ignored. problems: a text
+    while the strategy fails, for `health()`.
     """
 
     group: str
     client_id: str
     strategy: AllocationStrategy
     broadcasting: bool
+    problems: list[str] = field(default_factory=list)
 
     def changes(
         self,
@@ -69,7 +73,22 @@ class Rebalance:
     ) -> list[MessageQueue]:
         """Return the queues of a topic that are assigned to one of the group's members."""
         # Several connections with one client id count once: counted twice, some queues have no reader.
-        return self.strategy.allocate(self.group, client_id, sorted(queues), sorted(set(members)))
+        try:
+            found: Any = self.strategy.allocate(self.group, client_id, sorted(queues), sorted(set(members)))
+            shares = list(found)
+            wrong = [queue for queue in shares if not isinstance(queue, MessageQueue)]
+        except BaseException as error:  # the application's code
+            if ends_program(error):
+                raise
+            raise self._failed(f"failed: {describe(error)}") from error
+        if wrong:
+            raise self._failed(f"returned {shown(wrong[0])}, which is not a MessageQueue")
+        self.problems.clear()
+        return shares
+
+    def _failed(self, problem: str) -> UsageError:
+        self.problems[:] = [f"group {self.group} cannot be rebalanced: {shown(self.strategy)} {problem}"]
+        return UsageError(self.problems[0])
 
     @staticmethod
     def unsubscribed(topics: Collection[str], held: Collection[MessageQueue]) -> tuple[MessageQueue, ...]:

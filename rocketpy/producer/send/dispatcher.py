@@ -44,6 +44,7 @@ from rocketpy.producer.send.response import are_ok
 from rocketpy.producer.send.retry import ChooseQueue
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult
+from rocketpy.runtime.application import describe, ends_program, name_of, shown
 
 R = TypeVar("R")
 
@@ -222,11 +223,17 @@ class SendDispatcher:
         _failed_broker: str | None,
     ) -> MessageQueue:
         """Return the selector's queue. Raises its errors, and MessageInvalid for a wrong result."""
-        queue = selector(queues, message, arg)
+        try:
+            queue = selector(queues, message, arg)
+        except BaseException as error:  # the application's code
+            if ends_program(error) or (isinstance(error, Exception) and not isinstance(error, StopIteration)):
+                raise
+            # A future cannot raise StopIteration, and another task must not end by GeneratorExit.
+            raise RuntimeError(f"the selector {name_of(selector)} failed: {describe(error)}") from error
         if not isinstance(queue, MessageQueue):
             raise MessageInvalid(
-                f"the selector {selector!r} returned {queue!r}; it must return a queue of those it was given "
-                f"(its arg was {arg!r})"
+                f"the selector {name_of(selector)} returned {shown(queue)}; it must return a queue of those "
+                f"it was given (its arg was {shown(arg)})"
             )
         self._check_queue(queue, message.topic)
         return queue

@@ -61,6 +61,7 @@ from rocketpy.protocol.codes import VERSION_5_0_0, version_name
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.protocol.remoting.frame import CODEC_JSON
 from rocketpy.results import SendResult, SendStatus, Unfinished
+from rocketpy.runtime.application import describe, ends_program
 from rocketpy.transport import Channel
 
 log: Final = logging.getLogger("rocketpy.producer")
@@ -297,7 +298,9 @@ class Sender:
             for message in send.messages:
                 try:
                     check(message, queue, self._group)
-                except Exception as reason:  # noqa: BLE001 - how the application forbids a message
+                except BaseException as reason:  # how the application forbids a message
+                    if ends_program(reason):
+                        raise
                     self.attempt_ended(send, _forbidden(reason))
                     return False
         return True
@@ -578,11 +581,11 @@ def _may_be_stored(attempt: Attempt) -> bool:
     return not isinstance(attempt.end, RocketError) or attempt.end.outcome is not Outcome.NOT_SENT
 
 
-def _forbidden(reason: Exception) -> RocketError:
+def _forbidden(reason: BaseException) -> RocketError:
     """Return the error of a send that a check of the application forbids for this reason."""
     if isinstance(reason, RocketError):
         return reason
-    error = SendForbidden(f"a check forbids the message: {reason!r}")
+    error = SendForbidden(f"a check forbids the message: {describe(reason)}")
     error.__cause__ = reason
     return error
 

@@ -133,7 +133,6 @@ async def test_a_client_keeps_no_context_of_a_caller(transport: Any) -> None:
                 (queue,) = await pulling.fetch_queues("T")
                 await pulling.pull(queue, 0)
                 lite.subscribe("T")
-                await lite.poll(10)
 
             tenant = Tenant()
             ref = weakref.ref(tenant)
