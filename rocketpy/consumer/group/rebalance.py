@@ -24,6 +24,8 @@ _EARLIER_MAX: Final = 8
 """Earlier assignments of a topic that are looked at."""
 _RELEASE_GRACE_MS: Final = 1000
 """How much longer the next owner waits than the former one, which may begin later."""
+_RECONNECT_MS: Final = 1000
+"""In this time a member whose connection was lost is in the group again."""
 _HEARTBEATS_MS: Final = 30_000
 """Within this time the members of a group have sent a heartbeat to a restarted broker. Source: RocketMQ's
 heartbeatBrokerInterval."""
@@ -107,8 +109,9 @@ class Handover:
     """Decides how long a member waits for queues that another member has locked.
 
     The former owner of a queue releases it after its running handlers, or after `wait_ms`. The next owner
-    waits a little longer, unless the former one has left the group: then nobody releases the queue. After a
-    change of the topic's queues it also waits `refresh_ms`, until the former owner has the new route.
+    waits a little longer, unless the former one has left the group: then nobody releases the queue. A member
+    that left without unlocking its queues has a second to return, as after a lost connection. After a change
+    of the topic's queues the next owner also waits `refresh_ms`, until the former one has the new route.
     """
 
     def __init__(self, rebalance: Rebalance, wait_ms: int, refresh_ms: int) -> None:
@@ -152,10 +155,11 @@ class Handover:
         if not known or not self._limit_ms:
             return False
         queues, members = known[-1]
-        if set(members) <= {self._rebalance.client_id} or self.gone_owners(queue):
+        if set(members) <= {self._rebalance.client_id}:
             return False
-        has_new_route = any(one.queues != queues for one in known)
-        limit_ms = self._limit_ms + has_new_route * self._refresh_ms
+        limit_ms = self._limit_ms + any(one.queues != queues for one in known) * self._refresh_ms
+        if self.gone_owners(queue):
+            limit_ms = _RECONNECT_MS
         return now_ms - self._refused_ms.setdefault(queue, now_ms) < limit_ms
 
     def gone_owners(self, queue: MessageQueue) -> set[str]:

@@ -199,7 +199,7 @@ async def test_a_stuck_handler_holds_a_queue_no_longer_than_the_wait(
         await until(lambda: jobs.begun.total() == 8)
         async with consuming(cluster, seen, name="two", **config) as two:
             await until(lambda: len(of_topic(one)) == len(of_topic(two)) == 2)
-            await until(lambda: seen.bodies.total() == 4)
+            await until(lambda: sum(two.progress().values()) == 4)
             await two.member.persist(wait=True)
             jobs.finish()
             await until(lambda: jobs.ended.total() == 8 and not one.member.releases.pullers())

@@ -53,34 +53,36 @@ class TestHandover:
         assert one.must_wait(QUEUES[2], now_ms=4099)
         assert not one.must_wait(QUEUES[2], now_ms=4100)
 
-    def test_it_does_not_wait_for_a_member_that_has_left(self) -> None:
-        """The lock of a killed member is valid for a minute: its queues would stand still."""
-        one = handover("m2")
+    def test_a_member_that_has_left_has_a_second_to_return(self) -> None:
+        """After a lost connection, another member would run its jobs again; after a kill, its queues wait."""
+        one = handover("m2", wait_ms=10_000)
         one.begin("T", QUEUES, ["m1", "m2"], ())
         one.end("T")
         one.begin("T", QUEUES, ["m2", "m3"], QUEUES[:2])
-        assert not one.must_wait(QUEUES[0], now_ms=0)
+        assert one.must_wait(QUEUES[0], now_ms=0)
+        assert one.must_wait(QUEUES[0], now_ms=999)
+        assert not one.must_wait(QUEUES[0], now_ms=1000)
         assert one.gone_owners(QUEUES[0]) == {"m1"}
         assert one.gone_owners(QUEUES[2]) == set()  # its own
+        one.begin("T", QUEUES, ["m1", "m2"], ())
+        assert not one.is_waiting
 
     def test_it_waits_for_a_member_that_lost_a_queue_when_another_left(self) -> None:
         """Jobs of living members would run again after one was killed."""
-        one = handover("m2")
-        one.begin("T", QUEUES, ["m1", "m2", "m3", "m4"], ())
-        one.end("T")
-        one.begin("T", QUEUES, ["m2", "m3", "m4"], QUEUES[:2])
-        assert not one.must_wait(QUEUES[0], now_ms=0)  # of m1
-        two = handover("m3")
-        two.begin("T", QUEUES, ["m1", "m2", "m3", "m4"], ())
-        two.end("T")
-        two.begin("T", QUEUES, ["m1", "m3", "m4"], QUEUES[1:2])
-        two.begin("T", QUEUES, ["m3", "m4"], QUEUES[:2])
-        assert not two.must_wait(QUEUES[0], now_ms=0)  # of m1, which has left, too
-        three = handover("m4")
-        three.begin("T", QUEUES, ["m1", "m2", "m3", "m4"], ())
-        three.end("T")
-        three.begin("T", QUEUES, ["m2", "m3", "m4"], QUEUES[2:3])
-        assert three.must_wait(QUEUES[2], now_ms=0)  # of m3
+
+        def waits(me: str, queue: int, *lists: list[str]) -> bool:
+            """Whether a member waits longer than for a lost connection."""
+            one = handover(me, wait_ms=10_000)
+            one.begin("T", QUEUES, ["m1", "m2", "m3", "m4"], ())
+            one.end("T")
+            for members in lists:
+                one.begin("T", QUEUES, members, QUEUES)
+            one.must_wait(QUEUES[queue], now_ms=0)
+            return one.must_wait(QUEUES[queue], now_ms=1000)
+
+        assert not waits("m2", 0, ["m2", "m3", "m4"])  # of m1
+        assert waits("m4", 2, ["m2", "m3", "m4"])  # of m3
+        assert not waits("m3", 0, ["m1", "m3", "m4"], ["m3", "m4"])  # of m1, which has left later
 
     def test_a_queue_that_goes_elsewhere_is_not_awaited(self) -> None:
         """The member would rebalance twice a second for ever."""
