@@ -181,9 +181,10 @@ class Producer(AdminApi):
             self._send_listeners += (self._trace,)
 
     async def close(self, timeout_ms: int | None = None) -> list[Unfinished]:
-        """Reject new sends, wait for the responses to the accepted ones, then disconnect.
+        """Reject new sends, wait for the responses to the accepted ones and for checks, then disconnect.
 
-        It is safe to call this again: the second call waits for the first.
+        It is safe to call this again: the second call waits for the first. In a transaction check of this
+        producer, it returns immediately, and the close continues after the check.
 
         Args:
             timeout_ms: How long to wait; `ProducerConfig.close_timeout_ms` if None.
@@ -204,12 +205,15 @@ class Producer(AdminApi):
             self.transactions.close()
             _started(self._requester).close()
             self._closing = joined(self._close(self._client, wait_ms), f"close producer {self.group}")
+        if self.transactions.is_checking():
+            return []  # the close waits for this check
         return await asyncio.shield(self._closing)
 
     async def _close(self, client: ClientInstance, wait_ms: int) -> list[Unfinished]:
         try:
             client.tasks.on_failure.remove(self._count_failure)
             unfinished = await _started(self._sender).close(wait_ms)
+            await _started(self._transactions).wait_checks(wait_ms)
             _started(self._listeners).close()
             if unfinished:
                 log.warning("producer %s closed with %d messages unanswered", self.group, len(unfinished))

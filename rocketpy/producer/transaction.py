@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import inspect
 import logging
 import time
@@ -137,6 +138,8 @@ class Transactions:
 
     def __post_init__(self) -> None:
         self._closed = False
+        self.answering: set[asyncio.Task[None]] = set()
+        """The tasks of checks whose result is not sent yet."""
         self._checks = self.client.shared(TransactionChecks)
 
     def set_check(self, check: TransactionCheck) -> None:
@@ -153,6 +156,15 @@ class Transactions:
         """Unregister the check, and reject new transactions."""
         self._closed = True
         self._checks.unregister(self.group, self)
+
+    def is_checking(self) -> bool:
+        """Return whether the current code runs in a check of this producer."""
+        return bool(self.answering) and _checking.get(None) is self
+
+    async def wait_checks(self, timeout_ms: float) -> None:
+        """Wait until the results of running checks are sent."""
+        if self.answering:
+            await asyncio.wait(self.answering, timeout=timeout_ms / 1000)
 
     async def run(
         self, message: Message, local_transaction: LocalTransaction, timeout_ms: int | None
@@ -309,6 +321,10 @@ class Transactions:
                 return address
 
 
+_checking: Final[contextvars.ContextVar[Transactions]] = contextvars.ContextVar("rocketpy check")
+"""The owner of the check that the current code belongs to."""
+
+
 class TransactionChecks:
     """Handles CHECK_TRANSACTION_STATE for all producers of a client, by group."""
 
@@ -351,9 +367,11 @@ class TransactionChecks:
             return
         owner, check = list(checks.items())[-1]
         message = message.with_topic(unwrap(self._client.config.namespace, message.topic))
-        self._client.tasks.spawn(
+        answer = self._client.tasks.spawn(
             self._respond(address, group, header, message, owner, check), "transaction check"
         )
+        owner.answering.add(answer)
+        answer.add_done_callback(owner.answering.discard)
 
     async def _respond(
         self,
@@ -365,6 +383,7 @@ class TransactionChecks:
         check: TransactionCheck,
     ) -> None:
         started_ns = time.time_ns()
+        _checking.set(owner)
         state, error = await _state_of(check, message)
         header = EndTransactionRequestHeader(
             producer_group=group,

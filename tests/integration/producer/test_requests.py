@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Literal
 
 import pytest
@@ -21,6 +21,7 @@ from rocketpy import (
 from rocketpy.errors import ClientClosed
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.mqproducer.place import BROKER_SETTINGS, Place
+from tests.waiting import LIMIT_S
 
 COMMIT, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.UNKNOWN
 
@@ -113,3 +114,36 @@ async def test_requests_of_clients_that_do_not_run() -> None:
             assert admin.health().ok
         with pytest.raises(ClientClosed, match="is closed"):
             await admin.create_topic("T")
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_check_closes_its_producer(blocking: bool) -> None:
+    """The result of the check would be lost, and the message wait until another producer is asked."""
+    async with EmbeddedCluster(settings=BROKER_SETTINGS) as cluster:
+        place = Place(cluster.namesrv_address)
+        async with Producer("others", cluster.namesrv_address) as other:
+            await place.made(other, "Orders")
+        own_connections = ClientConfig(instance_name="closing")
+        producer = Producer("closing", cluster.namesrv_address, client=own_connections)
+        loop = asyncio.get_running_loop()
+
+        async def check(_: MessageExt) -> LocalTransactionState:
+            await producer.close()
+            return COMMIT
+
+        def check_on_thread(_: MessageExt) -> LocalTransactionState:
+            asyncio.run_coroutine_threadsafe(producer.close(), loop).result(LIMIT_S)
+            return COMMIT
+
+        def checked(half: MessageExt) -> Awaitable[LocalTransactionState]:
+            return asyncio.to_thread(check_on_thread, half)
+
+        await producer.start()
+        await producer.send_in_transaction(
+            Message("Orders", b"open"),
+            local_transaction=lambda _: UNKNOWN,
+            check=checked if blocking else check,
+        )
+        (seen,) = await place.read("Orders", 1)
+        assert seen.body == b"open"
+        await producer.close()
