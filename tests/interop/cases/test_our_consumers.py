@@ -251,6 +251,10 @@ async def test_retries_and_dead_letters(servers: Cluster) -> None:
             dead = f"%DLQ%{group}"
             await until(lambda: probe.route(servers.namesrv.address, dead), "the dead letters' topic")
             await until(lambda: probe.message_count(servers.namesrv.address, dead) == 1, "a dead letter")
+        async with AdminClient(servers.namesrv.address) as admin:
+            (letter,) = (await admin.dead_letters.fetch(group)).messages
+    assert (letter.body, letter.tags, letter.reconsume_times) == (b"bad 1", "TagA", 3)
+    assert letter.dead_letter_reason == "the handler returned LATER"
     assert Counter(seen.bodies) == Counter([*sent, b"bad 1", b"bad 1"])
     tries = [message for message in seen.messages if message.body == b"bad 1"]
     assert [(m.topic, m.tags, m.reconsume_times) for m in tries] == [
