@@ -34,7 +34,7 @@ from rocketpy.producer.send.accumulator import Accumulator
 from rocketpy.producer.send.dispatcher import SendDispatcher, kind_of
 from rocketpy.producer.send.encoder import MessageEncoder
 from rocketpy.producer.send.flow_control import InFlightLimiter
-from rocketpy.producer.send.pending import OnewaySend, UnbatchedSend
+from rocketpy.producer.send.pending import ONEWAY, UNBATCHED
 from rocketpy.producer.send.publish_info import PublishInfoTable
 from rocketpy.producer.send.sender import Sender
 from rocketpy.producer.transaction import (
@@ -157,11 +157,21 @@ class Producer(AdminApi):
             self._send_listeners, self.group, client.client_id, publish_infos.address, telemetry, namespace
         )
         self._sender = Sender(client, group, config, limiter, publish_infos, listeners, self._checks)
-        encoder = MessageEncoder(self._sender, config, client.tasks, client.address, namespace)
-        accumulator = Accumulator(config.batch, limiter, encoder, client.check_loop, client.tasks)
+        encoder = MessageEncoder(config, client.address, namespace)
+        accumulator = Accumulator(
+            config.batch, limiter, encoder, self._sender, client.check_loop, client.tasks
+        )
         batching = config.batching and not self._checks
         self._dispatcher = SendDispatcher(
-            client, config, limiter, publish_infos, listeners, accumulator, encoder, batching=batching
+            client,
+            config,
+            limiter,
+            publish_infos,
+            listeners,
+            accumulator,
+            encoder,
+            self._sender,
+            batching=batching,
         )
         self._transactions = Transactions(
             client,
@@ -340,7 +350,7 @@ class Producer(AdminApi):
         dispatcher = _started(self._dispatcher)
         check_message(message)
         dispatcher.limiter.check(len(message.body))
-        future = dispatcher.dispatch(OnewaySend, message, queue, selector, arg, None)
+        future = dispatcher.dispatch(ONEWAY, message, queue, selector, arg, None)
         future.add_done_callback(self._oneway_ended)
 
     async def send_batch(
@@ -486,7 +496,7 @@ class Producer(AdminApi):
 
         async def send(request: Message, left_ms: int | None) -> SendResult:
             left_ms = await dispatcher.wait_for_limiter(request, left_ms)
-            return await dispatcher.dispatch(UnbatchedSend, request, queue, selector, arg, left_ms)
+            return await dispatcher.dispatch(UNBATCHED, request, queue, selector, arg, left_ms)
 
         return await _started(self._requester).request(message, ttl_ms, send)
 
@@ -533,7 +543,7 @@ class Producer(AdminApi):
         _started(self._client).check_loop()
         return dispatcher
 
-    def _oneway_ended(self, future: asyncio.Future[None]) -> None:
+    def _oneway_ended(self, future: asyncio.Future[SendResult]) -> None:
         if future.cancelled():
             return
         error = future.exception()

@@ -221,6 +221,10 @@ class Channel(StreamProtocol):
             self._watch_deadlines()
         return opaque
 
+    def forget(self, opaque: int) -> None:
+        """Remove the waiter of a request that the caller could not encode."""
+        self._connection.forget(opaque)
+
     def oneway(self, command: Command) -> None:
         """Send a oneway request. Raises ConnectionLost, LocalProtocolError."""
         self._check_open()

@@ -8,7 +8,6 @@ from tools import import_map
 from tools.figures import TASK_OWNER, TASK_STARTERS, raw_tasks
 from tools.import_map import EVERYWHERE, ROOT, SOURCES, Imports
 
-LINES_MAX = 600
 SCHEDULERS = ("call_soon", "call_soon_threadsafe", "call_later", "call_at")
 
 # A package or module -> what of this repository it may import. The longest match counts; no match, no limit.
@@ -210,17 +209,6 @@ def test_every_folder_is_a_package() -> None:
     """A folder without __init__.py would merge with another distribution's folder of the same name."""
     folders = {path.parent for source in SOURCES.values() for path in source.rglob("*.py")}
     assert [str(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
-
-
-def test_modules_hold_one_idea() -> None:
-    """A reader who looks for one topic would have to read several hundred lines about others."""
-    long = {
-        str(path.relative_to(ROOT)): lines
-        for source in (*SOURCES.values(), ROOT / "tools", ROOT / "examples")
-        for path in source.rglob("*.py")
-        if (lines := path.read_text("utf-8").count("\n")) > LINES_MAX
-    }
-    assert long == {}
 
 
 def test_the_map_is_true(imports: Imports) -> None:

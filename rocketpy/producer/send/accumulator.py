@@ -20,10 +20,11 @@ from dataclasses import InitVar, dataclass
 from rocketpy.config import BatchConfig
 from rocketpy.hooks import SendEvent
 from rocketpy.message.message import Message
-from rocketpy.producer.send.batch_builder import BatchBuilder
 from rocketpy.producer.send.encoder import MessageEncoder
 from rocketpy.producer.send.flow_control import InFlightLimiter
+from rocketpy.producer.send.pending import PendingSend
 from rocketpy.producer.send.publish_info import TopicPublishInfo
+from rocketpy.producer.send.sender import Sender
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult
 from rocketpy.runtime.tasks import Tasks
@@ -32,13 +33,33 @@ _RECORD_BYTES = 384
 """Maximum overhead of a stored record besides body and user properties, with a topic of 127 bytes."""
 
 
+@dataclass(eq=False, slots=True)
+class _OpenBatch:
+    """A batch that sends can still join.
+
+    send: has one entry for each message in its lists, but no ids and times yet. wait_store: that of all its
+    messages. timeout_ms: the longest timeout of the sends. has_ids: whether a message has a unique id of its
+    own. wire_bytes: upper estimate of the stored records, in bytes.
+    """
+
+    send: PendingSend
+    messages: list[Message]
+    futures: list[asyncio.Future[SendResult]]
+    other_properties: list[str]
+    events: list[SendEvent]
+    wait_store: bool
+    timeout_ms: int
+    has_ids: bool = False
+    wire_bytes: int = 0
+
+
 @dataclass(eq=False)
 class Accumulator:
     """The open batches of one producer: one for each topic, and one for each queue that callers chose.
 
     last_batch_was_single: whether the last batch had one message; True before the first batch, always False
     with `linger_ms`. If it is True, a send is not batched while nothing is in flight. limiter: counts
-    messages from the moment they join. encoder: gets the batches to send.
+    messages from the moment they join. encoder: makes the sends. sender: gets them.
     check_loop: called when a batch is opened while the event loop does not run, since it would never be sent.
     tasks: of the client. An exception in a timer fails the client.
     """
@@ -46,6 +67,7 @@ class Accumulator:
     config: InitVar[BatchConfig]
     limiter: InFlightLimiter
     encoder: MessageEncoder
+    sender: Sender
     check_loop: Callable[[], None]
     tasks: Tasks
 
@@ -54,7 +76,7 @@ class Accumulator:
         self._max_count = config.max_gathered
         self._linger_s = config.linger_ms / 1000
         self._loop = asyncio.get_running_loop()
-        self._open: dict[TopicPublishInfo | MessageQueue, BatchBuilder] = {}
+        self._open: dict[TopicPublishInfo | MessageQueue, _OpenBatch] = {}
         self._timer: asyncio.Handle | None = None
         self.last_batch_was_single: bool = not self._linger_s
 
@@ -88,7 +110,9 @@ class Accumulator:
             batch.has_ids = True
         if event is not None:
             batch.events.append(event)
-        batch.size += size
+        send = batch.send
+        send.size += size
+        send.count += 1
         batch.wire_bytes += wire_bytes
         self.limiter.acquire(size)
         if len(messages) >= self._max_count:
@@ -96,7 +120,7 @@ class Accumulator:
 
     def flush_topic(self, publish_info: TopicPublishInfo) -> None:
         """Send the open batches of one topic."""
-        keys = [key for key, batch in self._open.items() if batch.publish_info is publish_info]
+        keys = [key for key, batch in self._open.items() if batch.send.publish_info is publish_info]
         self._send([self._open.pop(key) for key in keys])
 
     def flush(self) -> None:
@@ -110,13 +134,18 @@ class Accumulator:
 
     def _new(
         self, publish_info: TopicPublishInfo, queue: MessageQueue | None, timeout_ms: int, *, wait_store: bool
-    ) -> BatchBuilder:
+    ) -> _OpenBatch:
         """Open a batch, after sending the open batches that it must not overtake."""
         if not self._loop.is_running():
             self.check_loop()
         if queue is None or publish_info in self._open or queue in self._open:
             self.flush_topic(publish_info)
-        batch = BatchBuilder(publish_info, queue, timeout_ms, wait_store=wait_store)
+        messages: list[Message] = []
+        futures: list[asyncio.Future[SendResult]] = []
+        other_properties: list[str] = []
+        events: list[SendEvent] = []
+        send = self.encoder.open_batch(publish_info, messages, futures, other_properties, events, queue)
+        batch = _OpenBatch(send, messages, futures, other_properties, events, wait_store, timeout_ms)
         self._open[publish_info if queue is None else queue] = batch
         if self._timer is None:
             if self._linger_s:
@@ -127,14 +156,23 @@ class Accumulator:
                 self._timer = self._loop.call_soon(self.tasks.run, self.flush, context=Context())
         return batch
 
-    def _send(self, batches: list[BatchBuilder]) -> None:
-        if batches:
-            is_single = len(batches) == 1 and len(batches[0].messages) == 1
-            self.last_batch_was_single = is_single and not self._linger_s
-            self.encoder.send_batches(batches)
+    def _send(self, batches: list[_OpenBatch]) -> None:
+        if not batches:
+            return
+        is_single = len(batches) == 1 and len(batches[0].messages) == 1
+        self.last_batch_was_single = is_single and not self._linger_s
+        for batch in batches:
+            try:
+                self.encoder.seal(batch.send, batch.timeout_ms, own_ids=batch.has_ids)
+            except Exception as error:  # noqa: BLE001 - a bug; the callers wait for their futures
+                self.sender.fail(batch.send, error)
+            else:
+                self.sender.start(batch.send)
+        for publish_info in {batch.send.publish_info: None for batch in batches}:
+            publish_info.flush()
 
 
-def _merge_timeouts(batch: BatchBuilder, timeout_ms: int) -> bool:
+def _merge_timeouts(batch: _OpenBatch, timeout_ms: int) -> bool:
     """Return whether a send with this timeout may join. If so, the batch gets the longer of both timeouts.
 
     They may differ by 10 %: sends that waited for the limiter have slightly different times left.

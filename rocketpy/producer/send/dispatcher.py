@@ -1,6 +1,6 @@
 """Checks messages, waits for the in-flight limits and calls selectors; then passes messages on.
 
-A message goes to the accumulator if it may be batched, or else to the encoder.
+A message goes to the accumulator if it may be batched, or else to the sender.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from threading import get_ident
-from typing import Any, TypeVar
+from typing import Any
 
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap
@@ -24,29 +24,29 @@ from rocketpy.errors import (
     RocketError,
 )
 from rocketpy.hooks import SendEvent
+from rocketpy.message.columns import MessageColumns
 from rocketpy.message.message import Message, check_message, check_timer, timer_property
 from rocketpy.producer.listeners import Listeners
 from rocketpy.producer.send.accumulator import Accumulator
-from rocketpy.producer.send.batch_builder import check_batch, messages_of
 from rocketpy.producer.send.encoder import BatchPart, MessageEncoder
 from rocketpy.producer.send.flow_control import InFlightLimiter
 from rocketpy.producer.send.pending import (
-    HalfSend,
-    OnewayTimerSend,
+    HALF,
+    ONEWAY_TIMER,
+    REPLY,
+    SINGLE,
+    TIMER,
     ReplyMessage,
-    ReplySend,
-    SingleRequest,
-    SingleSend,
-    TimerSend,
+    SendKind,
 )
 from rocketpy.producer.send.publish_info import PublishInfoTable
 from rocketpy.producer.send.response import are_ok
 from rocketpy.producer.send.retry import ChooseQueue
-from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.producer.send.sender import Sender
+from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, MessageQueue
+from rocketpy.protocol.message.properties import PROPERTY_MESSAGE_TYPE
 from rocketpy.results import SendResult
 from rocketpy.runtime.application import describe, ends_program, name_of, shown
-
-R = TypeVar("R")
 
 
 @dataclass(eq=False)
@@ -63,6 +63,7 @@ class SendDispatcher:
     listeners: Listeners
     accumulator: Accumulator
     encoder: MessageEncoder
+    sender: Sender
     _: KW_ONLY
     batching: bool
 
@@ -75,17 +76,20 @@ class SendDispatcher:
 
     def dispatch(
         self,
-        kind: type[SingleRequest[R]],
+        kind: SendKind,
         message: Message,
         queue: MessageQueue | None,
         selector: QueueSelector | None,
         arg: object,
         timeout_ms: int | None,
-    ) -> asyncio.Future[R]:
-        """Send one message that the in-flight limiter allows; return the future of its result."""
+    ) -> asyncio.Future[SendResult]:
+        """Send one message that the in-flight limiter allows; return the future of its result.
+
+        The future of a oneway send ends with None.
+        """
         if get_ident() != self.client.thread:  # cheaper than a look for the running loop
             self.client.check_loop()
-        future: asyncio.Future[R] = self._new_future()
+        future: asyncio.Future[SendResult] = self._new_future()
         choose: ChooseQueue | None = None
         if selector is not None:
             if queue is not None:
@@ -103,7 +107,7 @@ class SendDispatcher:
         """Send a half message; return its result, and the properties that listeners have added."""
         timeout_ms = await self.wait_for_limiter(message, timeout_ms)
         future: asyncio.Future[SendResult] = self._new_future()
-        event = self._dispatch(HalfSend, message, future, None, timeout_ms)
+        event = self._dispatch(HALF, message, future, None, timeout_ms)
         return await future, event.extra_properties[0] if event is not None else {}
 
     async def send_batch(
@@ -127,7 +131,12 @@ class SendDispatcher:
                     left_ms = self._time_for(await self.wait_for_limiter(part, timeout_ms))
                     future: asyncio.Future[Sequence[SendResult]] = self._new_future()
                     follows = bool(results) and not is_given
-                    self.encoder.send_part(publish_info, part, future, queue, left_ms, event, follows=follows)
+                    events = () if event is None else (event,)
+                    send = self.encoder.part(
+                        publish_info, part, future, queue, left_ms, events, follows=follows
+                    )
+                    self.limiter.acquire(send.size)
+                    self.sender.start(send)
                     results += await future
                 except RocketError as error:
                     if not results:
@@ -155,14 +164,14 @@ class SendDispatcher:
 
     def _dispatch(
         self,
-        kind: type[SingleRequest[Any]],
+        kind: SendKind,
         message: Message,
         future: asyncio.Future[Any],
         queue: MessageQueue | None,
         timeout_ms: int | None,
         choose: ChooseQueue | None = None,
     ) -> SendEvent | None:
-        """Check one message, and pass it on to the accumulator or the encoder.
+        """Check one message, and pass it on to the accumulator or the sender.
 
         choose: the selector of a message whose route is not known yet. Returns the event of the listeners
         for a message that is sent individually.
@@ -178,7 +187,7 @@ class SendDispatcher:
         if message.properties and (timer := timer_property(message)) is not None:
             kind = _timer_kind(kind, message, timer)
         batched = (
-            kind is SingleSend
+            kind.may_join
             and size <= self._batch_up_to
             and not message.delay_level
             and publish_info.may_batch
@@ -203,14 +212,18 @@ class SendDispatcher:
             raise
         if self.batching:
             self.accumulator.flush_topic(publish_info)
-        events = (event,) if event is not None else ()
-        encoder = self.encoder
+        events = () if event is None else (event,)
+        encoder, limiter = self.encoder, self.limiter
         send = encoder.single(
             kind, publish_info, message, future, other_properties, queue, timeout_ms, events
         )
-        if choose is not None:
-            send.choose = choose
-        encoder.send_single(send)
+        send.choose = choose
+        limiter.count += 1  # cheaper than a call of `acquire`
+        limiter.bytes += size
+        compressed: asyncio.Future[None] | None = None
+        if size > encoder.compress_above:
+            compressed = encoder.compress(send, ordered=queue is not None or choose is not None)
+        self.sender.start(send, compressed)
         return event
 
     def _choose(
@@ -279,19 +292,73 @@ class SendDispatcher:
         return self.config.send_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
 
 
-def kind_of(message: Message) -> type[SingleSend]:
-    """Return the class of the send for a message, ReplySend for a reply. Raises MessageInvalid."""
+def kind_of(message: Message) -> SendKind:
+    """Return the kind of the send of a message. Raises MessageInvalid."""
     if type(message) is Message:  # the usual case
-        return SingleSend
-    return ReplySend if isinstance(check_message(message), ReplyMessage) else SingleSend
+        return SINGLE
+    return REPLY if isinstance(check_message(message), ReplyMessage) else SINGLE
 
 
-def _timer_kind(kind: type[SingleRequest[Any]], message: Message, timer: str) -> type[SingleRequest[Any]]:
-    """Return the class of the send for a timer message. Raises MessageInvalid.
+def _timer_kind(kind: SendKind, message: Message, timer: str) -> SendKind:
+    """Return the kind of the send of a timer message. Raises MessageInvalid.
 
     kind: without the timer. timer: the name of its property.
     """
     check_timer(message, timer)
-    if kind is ReplySend:
+    if kind is REPLY:
         raise MessageInvalid(f"property {timer}: a reply has no timer, it is passed on immediately")
-    return OnewayTimerSend if kind.is_oneway else TimerSend
+    return ONEWAY_TIMER if kind.is_oneway else TIMER
+
+
+def messages_of(messages: Iterable[Message]) -> Sequence[Message]:
+    """Return the messages of a batch as a sequence. Raises MessageInvalid for other values."""
+    if isinstance(messages, list | tuple | MessageColumns):
+        return messages
+    try:
+        return list(messages)
+    except TypeError:
+        raise MessageInvalid(
+            f"a batch needs an iterable of messages, not a {type(messages).__name__}; "
+            "use `send` for a single message"
+        ) from None
+
+
+def check_batch(messages: Sequence[Message]) -> None:
+    """Raise MessageInvalid for messages that RocketMQ cannot store as a batch; the error names one of them.
+
+    Source: RocketMQ MessageBatch generateFromList.
+    """
+    if not messages:
+        raise MessageInvalid("a batch needs at least one message")
+    first = check_message(messages[0])
+    if first.topic.startswith(RETRY_TOPIC_PREFIX):
+        raise MessageInvalid(f"messages of retry topics cannot be sent in a batch: {first.topic}")
+    if isinstance(messages, MessageColumns):
+        return  # they have one topic and no delays
+    for index, message in enumerate(messages):
+        if type(message) is not Message:
+            check_message(message)
+        if message.topic != first.topic:
+            raise MessageInvalid(
+                f"message {index} is for {message.topic}, message 0 for {first.topic}; a batch has one topic"
+            )
+        if message.delay_level:
+            raise MessageInvalid(
+                f"message {index} has delay level {message.delay_level}; a batch has no delay"
+            )
+        if message.properties:
+            _check_properties(index, message)
+        if message.wait_store != first.wait_store:
+            raise MessageInvalid(
+                f"message {index} differs from message 0 in wait_store; a batch has one value"
+            )
+
+
+def _check_properties(index: int, message: Message) -> None:
+    if PROPERTY_MESSAGE_TYPE in message.properties:
+        raise MessageInvalid(f"message {index} is a reply; replies are sent individually")
+    timer = timer_property(message)
+    if timer is not None:
+        raise MessageInvalid(
+            f"message {index} has property {timer}; a batch has no timer messages, send it individually"
+        )

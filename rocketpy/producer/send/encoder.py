@@ -1,4 +1,4 @@
-"""Encodes messages into sends: unique ids, properties, compressed bodies, bodies of batches."""
+"""Turns messages into sends: unique ids, properties, compressed bodies, bodies of batches."""
 
 from __future__ import annotations
 
@@ -7,28 +7,27 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice, repeat
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from rocketpy.config import COMPRESSION_TYPES, ProducerConfig
+from rocketpy.errors import MessageTooLarge
 from rocketpy.hooks import SendEvent
 from rocketpy.message.columns import MessageColumns
 from rocketpy.message.message import Message
-from rocketpy.producer.send.batch_builder import BatchBuilder, check_sizes, split_batch
-from rocketpy.producer.send.pending import BatchSend, ProducerBatch, SingleRequest, SingleSend
+from rocketpy.producer.send.pending import GATHERED, PART, REPLY, SINGLE, PendingSend, SendKind
 from rocketpy.producer.send.publish_info import TopicPublishInfo
 from rocketpy.producer.send.request_template import head_text, other_properties_text, properties_text
-from rocketpy.producer.send.sender import Sender
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.message.batch import encode_batch
 from rocketpy.protocol.message.compression import compress_if_worth
 from rocketpy.protocol.message.message_id import UniqueIdGenerator
 from rocketpy.protocol.message.properties import PROPERTY_INSTANCE_ID
+from rocketpy.protocol.message.record import record_size
+from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.results import SendResult
-from rocketpy.runtime.tasks import Tasks
 
 _BATCH_PROPERTIES: Final = {True: "WAIT\x01true\x02", False: "WAIT\x01false\x02"}
-
-R = TypeVar("R")
+_HOSTS_V6: Final = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
 
 
 class BatchPart(NamedTuple):
@@ -41,19 +40,21 @@ class BatchPart(NamedTuple):
 
 
 class MessageEncoder:
-    """Makes the sends of one producer and passes them to the sender.
+    """Makes the sends of one producer.
 
-    address: of the client, for unique ids. namespace, tasks: of the client.
+    address: of the client, for unique ids. namespace: of the client. compress_above: a longer body is to be
+    compressed.
     """
 
-    def __init__(
-        self, sender: Sender, config: ProducerConfig, tasks: Tasks, address: bytes, namespace: str = ""
-    ) -> None:
-        self._sender = sender
-        self._on_attempt_end = sender.attempt_ended
+    def __init__(self, config: ProducerConfig, address: bytes, namespace: str = "") -> None:
         self._config = config
-        self._compress_above = config.compression.above_bytes
-        self._tasks = tasks
+        compression = config.compression
+        self.compress_above: int = compression.above_bytes
+        self._compress = partial(
+            compress_if_worth,
+            compression_type=COMPRESSION_TYPES[compression.type],
+            level=compression.level,
+        )
         self._checksum = config.body_checksum
         self._instance = {PROPERTY_INSTANCE_ID: namespace} if namespace else None
         self._adds_no_properties = not self._checksum and not self._instance
@@ -75,61 +76,135 @@ class MessageEncoder:
             head_bytes = len(head_text(message.unique_id, wait_store=False))
         return other_properties_text(message, head_bytes, self._checksum, extra)
 
-    def send_single(self, send: SingleRequest[Any]) -> None:
-        """Send one message in a request of its own, made by `single`."""
-        self._sender.accept(send)
-        if send.size > self._compress_above:
-            self._compress(send)
-        else:
-            self._sender.begin(send)
+    def single(
+        self,
+        kind: SendKind,
+        publish_info: TopicPublishInfo,
+        message: Message,
+        future: asyncio.Future[Any],
+        other_properties: str,
+        queue: MessageQueue | None,
+        timeout_ms: int,
+        events: Sequence[SendEvent],
+    ) -> PendingSend:
+        """Return the send of one message. other_properties: from the method of this name."""
+        born_ms = time.time_ns() // 1_000_000
+        now_ms = self._now_s() * 1000
+        message_id = message.unique_id or self._ids.next(born_ms)
+        body = message.body
+        return PendingSend(  # a Struct takes positional arguments in a tenth of the time
+            kind,
+            publish_info,
+            publish_info.reply if kind is REPLY else publish_info.single,
+            (message,),
+            (message_id,),
+            (future,),
+            head_text(message_id, wait_store=message.wait_store) + other_properties,
+            body,
+            len(body),
+            born_ms,
+            now_ms,
+            now_ms + timeout_ms,
+            queue,
+            events,
+            flag=message.flag,
+            sys_flag=kind.flags,
+        )
 
-    def send_batches(self, batches: Iterable[BatchBuilder]) -> None:
-        """Send batches of the accumulator, and flush their connections.
+    def open_batch(
+        self,
+        publish_info: TopicPublishInfo,
+        messages: list[Message],
+        futures: list[asyncio.Future[SendResult]],
+        other_properties: list[str],
+        events: list[SendEvent],
+        queue: MessageQueue | None,
+    ) -> PendingSend:
+        """Return the send of a batch. Until `seal` the caller may add messages to the lists."""
+        return PendingSend(
+            kind=GATHERED,
+            publish_info=publish_info,
+            template=publish_info.batch,
+            messages=messages,
+            message_ids=(),
+            futures=futures,
+            properties="",
+            other_properties=other_properties,
+            body=None,
+            size=0,
+            count=0,
+            chosen_queue=queue,
+            born_ms=0,
+            accepted_ms=0,
+            deadline_ms=0,
+            events=events,
+        )
 
-        Their messages already count as in flight.
+    def seal(self, send: PendingSend, timeout_ms: int, *, own_ids: bool) -> None:
+        """Set ids and times of a batch that gets no more messages. One of one message becomes a plain send.
+
+        own_ids: whether some messages have a unique id.
         """
-        for batch in batches:
-            try:
-                send = self._send_of_batch(batch)
-            except Exception as error:  # noqa: BLE001 - a bug; the callers wait for their futures
-                self._sender.fail_unsent(batch, error)
-            else:
-                self._sender.begin_batch(send)
-        for publish_info in {batch.publish_info: None for batch in batches}:
-            publish_info.flush()
+        messages, message = send.messages, send.messages[0]
+        send.born_ms = time.time_ns() // 1_000_000
+        send.accepted_ms = now_ms = self._now_s() * 1000
+        send.deadline_ms = now_ms + timeout_ms
+        ids = self._ids.take(send.born_ms, send.count)
+        send.message_ids = _own_ids(messages, ids) if own_ids else ids
+        if send.count == 1:
+            send.kind, send.template = SINGLE, send.publish_info.single
+            send.flag, send.body = message.flag, message.body
+            head = head_text(send.message_ids[0], wait_store=message.wait_store)
+            send.properties, send.other_properties = head + send.other_properties[0], ()
+        else:
+            send.properties = _BATCH_PROPERTIES[message.wait_store]
 
-    def send_part(
+    def part(
         self,
         publish_info: TopicPublishInfo,
         part: BatchPart,
-        future: asyncio.Future[Sequence[SendResult]],
+        future: asyncio.Future[Any],
         queue: MessageQueue | None,
         timeout_ms: int,
-        event: SendEvent | None,
+        events: Sequence[SendEvent],
         *,
         follows: bool,
-    ) -> None:
-        """Send one request of a `send_batch`. follows: see `SendRules`."""
+    ) -> PendingSend:
+        """Return one request of a `send_batch`. follows: see `SendRules`."""
         now_ms = self._now_s() * 1000
-        send = BatchSend(
-            part.messages,
-            part.message_ids,
-            _BATCH_PROPERTIES[part.messages[0].wait_store],
-            part.body,
-            future,
-            follows,
-            on_attempt_end=self._on_attempt_end,
+        return PendingSend(
+            kind=PART,
             publish_info=publish_info,
+            template=publish_info.batch,
+            messages=part.messages,
+            message_ids=part.message_ids,
+            futures=(future,),
+            body=part.body,
             size=len(part.body),
+            sys_flag=part.sys_flag,
+            properties=_BATCH_PROPERTIES[part.messages[0].wait_store],
             chosen_queue=queue,
+            follows=follows,
             born_ms=time.time_ns() // 1_000_000,
             accepted_ms=now_ms,
             deadline_ms=now_ms + timeout_ms,
-            events=(event,) if event is not None else (),
-            sys_flag=part.sys_flag,
+            events=events,
         )
-        self._sender.accept(send)
-        self._sender.begin(send)
+
+    def compress(self, send: PendingSend, *, ordered: bool) -> asyncio.Future[None] | None:
+        """Compress the body of a single send.
+
+        A very long one is compressed in a thread; then the future of the end is returned. If it fails, the
+        body stays as it is. ordered: no later send may overtake this one, so no thread is used.
+        """
+        if ordered or send.size <= self._config.compression.off_loop_above_bytes:
+            self._compress_body(send)
+            return None
+        return self._loop.run_in_executor(None, self._compress_body, send)
+
+    def _compress_body(self, send: PendingSend) -> None:
+        send.body, compression_bits = self._compress(send.messages[0].body)
+        send.sys_flag |= compression_bits
 
     async def batch_parts(
         self, messages: Sequence[Message], event: SendEvent | None, *, ordered: bool
@@ -176,108 +251,13 @@ class MessageEncoder:
     ) -> tuple[Sequence[bytes], Sequence[int]]:
         """Return the bodies of a batch, long ones compressed, and their sysFlags; () if none is long."""
         config = self._config.compression
-        lengths = [length for length in map(len, bodies) if length > self._compress_above]
+        lengths = [length for length in map(len, bodies) if length > self.compress_above]
         if not lengths:
             return bodies, ()
-        compress = partial(
-            compress_if_worth, compression_type=COMPRESSION_TYPES[config.type], level=config.level
-        )
-        work = partial(_compress_long, bodies, self._compress_above, compress)
+        work = partial(_compress_long, bodies, self.compress_above, self._compress)
         if ordered or sum(lengths) <= config.off_loop_above_bytes:
             return work()
         return await self._loop.run_in_executor(None, work)
-
-    def single(
-        self,
-        kind: type[SingleRequest[R]],
-        publish_info: TopicPublishInfo,
-        message: Message,
-        future: asyncio.Future[R],
-        other_properties: str,
-        queue: MessageQueue | None,
-        timeout_ms: int,
-        events: Sequence[SendEvent],
-    ) -> SingleRequest[R]:
-        """Return the send of one message. other_properties: from the method of this name."""
-        born_ms = time.time_ns() // 1_000_000
-        message_id = message.unique_id or self._ids.next(born_ms)
-        now_ms = self._now_s() * 1000
-        return kind(
-            message,
-            message_id,
-            future,
-            message.body,
-            other_properties,
-            on_attempt_end=self._on_attempt_end,
-            publish_info=publish_info,
-            size=len(message.body),
-            chosen_queue=queue,
-            born_ms=born_ms,
-            accepted_ms=now_ms,
-            deadline_ms=now_ms + timeout_ms,
-            events=events,
-        )
-
-    def _send_of_batch(self, batch: BatchBuilder) -> SingleRequest[SendResult] | ProducerBatch:
-        """Convert a batch of the accumulator to a send with ids and times.
-
-        A batch of one message becomes a SingleSend.
-        """
-        count = len(batch.messages)
-        if count == 1:
-            return self.single(
-                SingleSend,
-                batch.publish_info,
-                batch.messages[0],
-                batch.futures[0],
-                batch.other_properties[0],
-                batch.chosen_queue,
-                batch.timeout_ms,
-                batch.events,
-            )
-        born_ms = time.time_ns() // 1_000_000
-        now_ms = self._now_s() * 1000
-        ids = self._ids.take(born_ms, count)
-        return ProducerBatch(
-            batch.messages,
-            _own_ids(batch.messages, ids) if batch.has_ids else ids,
-            _BATCH_PROPERTIES[batch.wait_store],
-            batch.futures,
-            batch.other_properties,
-            batch.wait_store,
-            on_attempt_end=self._on_attempt_end,
-            publish_info=batch.publish_info,
-            size=batch.size,
-            chosen_queue=batch.chosen_queue,
-            born_ms=born_ms,
-            accepted_ms=now_ms,
-            deadline_ms=now_ms + batch.timeout_ms,
-            events=batch.events,
-            count=count,
-        )
-
-    def _compress(self, send: SingleRequest[Any]) -> None:
-        """Compress the body, then begin the send.
-
-        A long body is compressed in a thread, unless the caller chooses the queue: that could reorder sends.
-        """
-        config = self._config.compression
-        compress = partial(compress_if_worth, send.body, COMPRESSION_TYPES[config.type], config.level)
-        is_ordered = send.chosen_queue is not None or send.choose is not None
-        if is_ordered or send.size <= config.off_loop_above_bytes:
-            send.body, send.sys_flag = compress()
-            self._sender.begin(send)
-        else:
-            self._tasks.spawn(self._compress_on_thread(send, compress), "compression")
-
-    async def _compress_on_thread(
-        self, send: SingleRequest[Any], compress: partial[tuple[bytes, int]]
-    ) -> None:
-        try:
-            send.body, send.sys_flag = await self._loop.run_in_executor(None, compress)
-        finally:
-            # If the compression failed, the body is sent uncompressed.
-            self._sender.begin_if_live(send)
 
 
 def _compress_long(
@@ -291,3 +271,43 @@ def _compress_long(
 def _own_ids(messages: Iterable[Message], ids: Iterable[str]) -> list[str]:
     """Return the id of each message: its own, or else the new one at its index."""
     return [message.unique_id or new for message, new in zip(messages, ids, strict=True)]
+
+
+def check_sizes(bodies: Sequence[bytes], max_message_bytes: int) -> None:
+    """Raise MessageTooLarge for a body above `max_message_bytes`."""
+    for index, body in enumerate(bodies):
+        if len(body) > max_message_bytes:
+            raise MessageTooLarge(
+                f"message {index} has a body of {len(body)} bytes, {max_message_bytes} are allowed"
+            )
+
+
+def split_batch(
+    topic: str,
+    bodies: Sequence[bytes],
+    properties: Sequence[bytes],
+    max_bytes: int,
+    sys_flags: Sequence[int] = (),
+) -> list[slice]:
+    """Return the messages of each request: as many as fit into `max_bytes` of stored records.
+
+    bodies: as sent. properties: of each message, encoded. The limit of a broker is for records, so their
+    bytes are counted, with IPv6 hosts. A single message above `max_bytes` has a request of its own.
+    sys_flags: of each message, or empty for zeros. All messages of a request have the same one.
+    """
+    bare = record_size(0, len(topic), 0, _HOSTS_V6)
+    lengths = list(map(len, bodies))
+    total = bare * len(lengths) + sum(lengths) + sum(map(len, properties))
+    if total <= max_bytes and len(set(sys_flags)) < 2:
+        return [slice(0, len(lengths))]
+    slices: list[slice] = []
+    start = used = 0
+    for index, length in enumerate(lengths):
+        size = bare + length + len(properties[index])
+        is_other = bool(sys_flags) and sys_flags[index] != sys_flags[start]
+        if used and (is_other or used + size > max_bytes):
+            slices.append(slice(start, index))
+            start, used = index, 0
+        used += size
+    slices.append(slice(start, len(lengths)))
+    return slices

@@ -1,10 +1,11 @@
-"""Limits the messages and bytes that a producer has in flight; callers above a limit wait in a queue."""
+"""Limits of what is in flight: of a whole producer, where callers wait in a queue, and to each broker."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from contextvars import Context
+from typing import Final
 
 from rocketpy.errors import FlowControlled, RocketError
 
@@ -106,3 +107,72 @@ class InFlightLimiter:
 
     def _state(self) -> str:
         return f"{self.count} messages with {self.bytes} bytes are in flight"
+
+
+class SendWindow:
+    """Limits what is written to one broker at once, from its measured round trips.
+
+    A request that waits in the broker's receive buffer cannot be taken back: when its timeout passes there,
+    nobody knows whether it will be stored. So no more is written than a broker handles in an eighth of the
+    timeout. The rest waits in the producer, and ends as not sent. The limit doubles with each round trip up
+    to half of that time, and shrinks above it. If the broker takes that long when little is in flight, the
+    limit grows in steps.
+
+    in_flight: bytes that were written and have no response yet, with an estimate for the overhead of each
+    message. timed: whether the round trip of a request is being measured, of one at a time. timeout_ms: the
+    usual timeout of a send.
+
+    Source: TCP Vegas for the limit, RFC 6298 for the expected round trip.
+    """
+
+    _MIN: Final = 1 << 16
+    _MAX: Final = 1 << 30
+
+    def __init__(self, timeout_ms: float) -> None:
+        self.in_flight: int = 0
+        self.timed: bool = False
+        self._limit = self._MIN
+        self._was_full = False
+        """Whether a request had to wait for the limit since the last measurement."""
+        self._target_ms = timeout_ms / 8
+        self._mean_ms = self._deviation_ms = self._last_ms = 0.0
+        self._last_load = 1
+        """What was in flight when the last measured request was written."""
+        self._best_ms = float("inf")
+        """The shortest round trip so far."""
+
+    def has_room(self, size: int) -> bool:
+        """Return whether a request of this size may be written while others are in flight."""
+        if self.in_flight + size <= self._limit:
+            return True
+        self._was_full = True
+        return False
+
+    def is_late(self, timeout_ms: float, left_ms: float) -> bool:
+        """Return whether a send should not be written, since its response would come after its timeout.
+
+        timeout_ms, left_ms: the time that the send had at its start, and has now. In its first half it is
+        always written: the broker may be faster than before.
+        """
+        if left_ms * 2 >= timeout_ms:
+            return False
+        by_load_ms = 2 * self._last_ms * self.in_flight / self._last_load
+        return left_ms <= max(self._mean_ms + 4 * self._deviation_ms, 2 * self._last_ms, by_load_ms)
+
+    def measure(self, rtt_ms: float, load: int) -> None:
+        """Learn from one round trip, or from a timeout. load: what was in flight when it began."""
+        if not self._mean_ms:
+            self._mean_ms, self._deviation_ms = rtt_ms, rtt_ms / 2
+        self._deviation_ms += (abs(rtt_ms - self._mean_ms) - self._deviation_ms) / 4
+        self._mean_ms += (rtt_ms - self._mean_ms) / 8
+        self._last_ms, self._last_load = rtt_ms, load
+        self._best_ms = min(self._best_ms, rtt_ms)
+        if rtt_ms <= self._target_ms / 2:
+            if self._was_full:
+                self._limit = min(2 * self._limit, self._MAX)
+        elif rtt_ms <= 1.5 * self._best_ms:
+            self._limit += self._MIN // 4 if self._was_full else 0
+        elif rtt_ms > self._target_ms:
+            self._limit = max(self._MIN, int(load * self._target_ms / rtt_ms))
+        self._was_full = False
+        self.timed = False

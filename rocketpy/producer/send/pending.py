@@ -1,7 +1,7 @@
 """Pending sends: the state of each, and the callbacks of its connection.
 
-Each is the `Waiter` of its own request: no future, task or timer stands between the connection and the
-future of the caller.
+A send is the `Waiter` of its own request: no future, task or timer stands between the connection and the
+futures of the callers.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from rocketpy.config import RetryConfig
-from rocketpy.errors import RocketError
+from rocketpy.errors import InvariantError, RocketError
 from rocketpy.hooks import SendEvent
 from rocketpy.message.message import Message
 from rocketpy.producer.send.publish_info import TopicPublishInfo
@@ -27,92 +27,166 @@ from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import SendResult
 
-R = TypeVar("R")
 
+class SendKind(NamedTuple):
+    """What distinguishes the kinds of sends.
 
-class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=True):
-    """One send with all its attempts. (A Struct, because it is created faster than a plain class.)
-
-    on_attempt_end: called with the results or the error of each attempt. size: bytes of the bodies. count:
-    number of messages. The in-flight limiter counts both. chosen_queue: the caller's queue, or None. choose:
-    the caller's selector, until it has chosen. born_ms: in ms since 1970; other times are of the event loop's
-    clock, in ms. attempts: those that did not end in SEND_OK. queue: of the current attempt. sent_ms: when
-    this attempt began, if latencies are measured. on_wire: whether its request waits for a response.
-    sys_flag: compression bits.
+    may_join: whether the accumulator may put the message into a batch. is_batch: whether its request is a
+    batch. is_oneway: whether the broker does not respond. is_timer: whether the broker must be of RocketMQ
+    5.x, or consumers would get the message immediately. must_be_ok: whether
+    `ProducerConfig.require_send_ok` applies; otherwise the caller checks the results. flags: bits of the
+    sysFlag that mark the kind.
     """
 
-    is_oneway: ClassVar[bool] = False
-    may_be_deferred: ClassVar[bool] = False
-    """Whether the sender looks at the broker before it writes the request: batches and timer messages."""
-    must_be_ok: ClassVar[bool] = True
-    """Whether `ProducerConfig.require_send_ok` applies; otherwise the caller checks the results."""
+    name: str
+    may_join: bool = False
+    is_batch: bool = False
+    is_oneway: bool = False
+    is_timer: bool = False
+    must_be_ok: bool = True
+    flags: int = 0
 
-    on_attempt_end: Callable[[PendingSend[Any], AttemptEnd], None]
+
+SINGLE: Final = SendKind("single", may_join=True)
+"""One message whose caller gets a SendResult."""
+UNBATCHED: Final = SendKind("unbatched")
+"""The same, but never part of a batch."""
+REPLY: Final = SendKind("reply")
+"""A reply: its request code makes the broker push it to the requester."""
+HALF: Final = SendKind("half", must_be_ok=False, flags=MessageSysFlag.TRANSACTION_PREPARED)
+"""A half message of a transaction, marked in its sysFlag and in its properties."""
+ONEWAY: Final = SendKind("oneway", is_oneway=True)
+"""One message without a response."""
+TIMER: Final = SendKind("timer", is_timer=True)
+"""One timer message."""
+ONEWAY_TIMER: Final = SendKind("oneway timer", is_oneway=True, is_timer=True)
+"""One timer message without a response."""
+GATHERED: Final = SendKind("gathered", is_batch=True)
+"""Messages of several callers in one request; each caller gets a result of its own."""
+PART: Final = SendKind("part", is_batch=True, must_be_ok=False)
+"""One request of a `send_batch`, with one future for all its results."""
+
+
+class SendOwner(Protocol):
+    """Decides over a send: the sender."""
+
+    def park(self, send: PendingSend) -> None:
+        """Let a send wait until `claim`, at most until its deadline."""
+
+    def claim(self, send: PendingSend) -> bool:
+        """End the wait of a send; return whether it is still to be sent."""
+
+    def attempt_ended(self, send: PendingSend, end: AttemptEnd | Exception) -> None:
+        """Handle the results or the error of an attempt."""
+
+    def oneway_written(self, send: PendingSend) -> None:
+        """End a send that gets no response, at the end of the event loop iteration."""
+
+
+class PendingSend(msgspec.Struct, eq=False, weakref=False):
+    """One send with all its attempts. (A Struct, because it is created faster than a plain class.)
+
+    publish_info: of its topic. template: makes its requests. queue: of the current attempt. attempts: those
+    that did not end in SEND_OK.
+
+    properties, flag, sys_flag, body: of its request. body may be compressed. In a batch of several callers it
+    is None: it is built for each attempt from other_properties, and not kept.
+
+    messages, message_ids: one for each message. other_properties: of each message in a batch of several
+    callers, all except UNIQ_KEY and WAIT. count: number of messages. size: bytes of the bodies. The in-flight
+    limiter counts both.
+
+    futures: those of the callers: one for each message, one in all for a `send_batch`. events: of the
+    listeners, also one for each message.
+
+    chosen_queue: the caller's queue, or None. choose: the caller's selector, until it has chosen. follows:
+    see `SendRules`. precedes: whether it was part of a rejected batch, and goes before the sends that wait
+    for the same broker.
+
+    born_ms: in ms since 1970; other times are of the event loop's clock, in ms. sent_ms: when the current
+    attempt was written. load: what was in flight then, if its round trip is measured. on_wire: whether its
+    request waits for a response.
+
+    on_response: set for each request; called with its results or its error.
+    """
+
+    kind: SendKind
     publish_info: TopicPublishInfo
+    template: SendTemplate
+    messages: Sequence[Message]
+    message_ids: Sequence[str]
+    futures: Sequence[asyncio.Future[Any]]
+    properties: str
+    body: bytes | None
     size: int
-    chosen_queue: MessageQueue | None
-    choose: ChooseQueue | None = None
     born_ms: int
     accepted_ms: float
     deadline_ms: float
+    chosen_queue: MessageQueue | None = None
     events: Sequence[SendEvent] = ()
+    count: int = 1
+    flag: int = 0
+    sys_flag: int = 0
+    other_properties: Sequence[str] = ()
+    choose: ChooseQueue | None = None
+    follows: bool = False
+    precedes: bool = False
     attempts: tuple[Attempt, ...] = ()
     queue: MessageQueue | None = None
-    count: int = 1
     sent_ms: float = 0.0
+    load: int = 0
     on_wire: bool = False
-    sys_flag: int = 0
-
-    @property
-    def messages(self) -> Sequence[Message]:
-        """Its messages."""
-        raise NotImplementedError
-
-    @property
-    def futures(self) -> Sequence[asyncio.Future[Any]]:
-        """The futures that its callers wait for; with listeners, one for each event."""
-        raise NotImplementedError
+    on_response: Callable[[PendingSend, AttemptEnd], None] | None = None
 
     @property
     def is_cancelled(self) -> bool:
         """Whether no caller waits for it any more."""
-        return all(future.done() for future in self.futures)
+        futures = self.futures
+        return futures[0].done() and (len(futures) == 1 or all(future.done() for future in futures))
 
     def rules(self, retry: RetryConfig) -> SendRules:
         """Return the limits of this send, for `rocketpy.producer.send.retry.decide`."""
-        return SendRules(self.accepted_ms, self.deadline_ms, retry, self.chosen_queue)
+        return SendRules(self.accepted_ms, self.deadline_ms, retry, self.chosen_queue, self.follows)
 
-    def frame(self, queue_id: int, opaque: int) -> bytes:
-        """Return its request as a frame with a JSON header."""
-        raise NotImplementedError
+    # -- its request --------------------------------------------------------------------------
 
-    def command(self, queue_id: int) -> Command:
-        """Return its request for any header codec."""
-        raise NotImplementedError
+    def frame(self, opaque: int) -> bytes:
+        """Return its request to `queue` as a frame with a JSON header."""
+        queue, body = self.queue, self.body
+        if queue is None:
+            raise InvariantError("a request is encoded before its queue is chosen")
+        return self.template.frame(
+            queue.queue_id,
+            self.sys_flag,
+            self.born_ms,
+            self.flag,
+            self.properties,
+            opaque,
+            self._batch_body() if body is None else body,
+            oneway=self.kind.is_oneway,
+        )
 
-    def parse(self, response: Command, queue: MessageQueue) -> Sequence[SendResult]:
-        """Return the results in a response. Raises BrokerError, RemoteProtocolError."""
-        raise NotImplementedError
+    def command(self) -> Command:
+        """Return its request to `queue` for any header codec."""
+        queue = self.queue
+        if queue is None:
+            raise InvariantError("a request is encoded before its queue is chosen")
+        return self.template.command(
+            queue.queue_id,
+            self.sys_flag,
+            self.born_ms,
+            self.flag,
+            self.properties,
+            self._batch_body() if self.body is None else self.body,
+        )
 
-    def resolve(self, results: Sequence[SendResult]) -> None:
-        """Give the callers their results."""
-        raise NotImplementedError
+    def _batch_body(self) -> bytes:
+        wait_store = self.messages[0].wait_store
+        properties = encoded_properties(self.message_ids, self.other_properties, wait_store=wait_store)
+        messages = zip(self.messages, properties, strict=True)
+        return encode_batch([(message.flag, message.body, text) for message, text in messages])
 
-    def fail(self, error: Exception) -> None:
-        """Give the callers an error."""
-        fail_all(self.futures, error)
-
-    def event_outcomes(
-        self, end: Exception | Sequence[SendResult]
-    ) -> Iterable[tuple[SendEvent, BaseException | Sequence[SendResult]]]:
-        """Yield each event with its result or error."""
-        for number, (event, future) in enumerate(zip(self.events, self.futures, strict=True)):
-            if future.cancelled():
-                yield event, asyncio.CancelledError()
-            else:
-                yield event, end if isinstance(end, Exception) else end[number : number + 1]
-
-    # -- as the Waiter of a request -----------------------------------------------------------
+    # -- as the Waiter of its request ---------------------------------------------------------
 
     def done(self) -> bool:
         """Return False: a cancelled send stays in flight until its attempt ends."""
@@ -121,230 +195,65 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
     def set_result(self, response: Command) -> None:
         """Handle the broker's response."""
         self.on_wire = False
-        queue = self.queue
-        if queue is None:
+        queue, on_response = self.queue, self.on_response
+        if queue is None or on_response is None:
             return
         end: AttemptEnd
         try:
-            end = self.parse(response, queue)
+            if self.kind.is_batch:
+                end = parse_batch_response(response, queue, self.message_ids)
+            else:
+                end = (parse_response(response, queue, self.message_ids[0]),)
         except RocketError as error:
             end = error
-        self.on_attempt_end(self, end)
+        on_response(self, end)
 
     def set_exception(self, error: RocketError) -> None:
         """Handle the error of a request that gets no response."""
         self.on_wire = False
-        self.on_attempt_end(self, error)
+        if self.on_response is not None:
+            self.on_response(self, error)
 
-
-class SingleRequest(PendingSend[R]):
-    """One message in a request of its own.
-
-    other_properties: all except UNIQ_KEY and WAIT. body: as sent, which may be compressed. There may be
-    100,000 instances, so each holds one future, and text that can be rebuilt for a retry is not kept.
-    """
-
-    flags: ClassVar[int] = 0
-    """Bits of the sysFlag that mark this kind of message."""
-
-    message: Message
-    message_id: str
-    future: asyncio.Future[R]
-    body: bytes
-    other_properties: str
-
-    @property
-    def messages(self) -> Sequence[Message]:
-        return (self.message,)
-
-    @property
-    def futures(self) -> Sequence[asyncio.Future[R]]:
-        return (self.future,)
-
-    @property
-    def is_cancelled(self) -> bool:
-        return self.future.done()
-
-    @property
-    def template(self) -> SendTemplate:
-        """The template of its requests."""
-        return self.publish_info.single
-
-    @property
-    def properties(self) -> str:
-        """Its properties as sent."""
-        return head_text(self.message_id, wait_store=self.message.wait_store) + self.other_properties
-
-    def frame(self, queue_id: int, opaque: int) -> bytes:
-        return self.template.frame(
-            queue_id,
-            self.sys_flag | self.flags,
-            self.born_ms,
-            self.message.flag,
-            self.properties,
-            opaque,
-            self.body,
-            oneway=self.is_oneway,
-        )
-
-    def command(self, queue_id: int) -> Command:
-        return self.template.command(
-            queue_id, self.sys_flag | self.flags, self.born_ms, self.message.flag, self.properties, self.body
-        )
-
-
-class SingleSend(SingleRequest[SendResult]):
-    """A message whose caller gets a SendResult; the accumulator may put it into a batch instead."""
-
-    def parse(self, response: Command, queue: MessageQueue) -> Sequence[SendResult]:
-        return (parse_response(response, queue, self.message_id),)
+    # -- its end ------------------------------------------------------------------------------
 
     def resolve(self, results: Sequence[SendResult]) -> None:
-        if not self.future.done():
-            self.future.set_result(results[0])
+        """Give the callers their results. A oneway send has none."""
+        kind = self.kind
+        if kind is GATHERED:
+            for future, result in zip(self.futures, results, strict=True):
+                if not future.done():
+                    future.set_result(result)
+            return
+        value = results if kind is PART else None if kind.is_oneway else results[0]
+        if not self.futures[0].done():
+            self.futures[0].set_result(value)
 
-
-class UnbatchedSend(SingleSend):
-    """One message that is never part of a batch, even if the configuration allows batches."""
-
-
-class HalfSend(UnbatchedSend):
-    """A half message of a transaction, marked in its sysFlag and in its properties."""
-
-    flags = MessageSysFlag.TRANSACTION_PREPARED
-    must_be_ok = False
-
-
-class ReplyMessage(Message):
-    """A reply, made by `create_reply_message`. Pass it to `Producer.send`."""
-
-    __slots__ = ()
-
-
-class ReplySend(UnbatchedSend):
-    """A reply: its request code makes the broker push it to the requester."""
-
-    @property
-    def template(self) -> SendTemplate:
-        return self.publish_info.reply
-
-
-class OnewaySend(SingleRequest[None]):
-    """A one-way send: the broker does not respond."""
-
-    is_oneway = True
-
-    def resolve(self, results: Sequence[SendResult]) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
-
-
-class TimerSend(UnbatchedSend):
-    """A timer message: its broker must be of RocketMQ 5.x, or consumers would get it at once."""
-
-    may_be_deferred = True
-
-
-class OnewayTimerSend(OnewaySend):
-    """A timer message that is sent oneway."""
-
-    may_be_deferred = True
-
-
-class BatchRequest(PendingSend[R]):
-    """Several messages in one request, to one queue. properties: those of the request."""
-
-    messages: Sequence[Message]
-    message_ids: Sequence[str]
-    properties: str
-
-    def encode_body(self) -> bytes:
-        """Return the body of its request."""
-        raise NotImplementedError
-
-    def frame(self, queue_id: int, opaque: int) -> bytes:
-        return self.publish_info.batch.frame(
-            queue_id, self.sys_flag, self.born_ms, 0, self.properties, opaque, self.encode_body()
-        )
-
-    def command(self, queue_id: int) -> Command:
-        return self.publish_info.batch.command(
-            queue_id, self.sys_flag, self.born_ms, 0, self.properties, self.encode_body()
-        )
-
-    def parse(self, response: Command, queue: MessageQueue) -> Sequence[SendResult]:
-        return parse_batch_response(response, queue, self.message_ids)
-
-
-class BatchSend(BatchRequest[Sequence[SendResult]]):
-    """One request of `send_batch`. follows: see `SendRules`."""
-
-    must_be_ok = False
-
-    body: bytes
-    future: asyncio.Future[Sequence[SendResult]]
-    follows: bool
-
-    @property
-    def futures(self) -> Sequence[asyncio.Future[Sequence[SendResult]]]:
-        return (self.future,)
-
-    def rules(self, retry: RetryConfig) -> SendRules:
-        return SendRules(self.accepted_ms, self.deadline_ms, retry, self.chosen_queue, self.follows)
-
-    def encode_body(self) -> bytes:
-        return self.body
-
-    def resolve(self, results: Sequence[SendResult]) -> None:
-        if not self.future.done():
-            self.future.set_result(results)
+    def fail(self, error: Exception) -> None:
+        """Give the callers an error, each a RocketError of its own, since raising an error changes it."""
+        for number, future in enumerate(self.futures):
+            if not future.done():
+                own = copy_of(error) if number and isinstance(error, RocketError) else error
+                future.set_exception(own)
 
     def event_outcomes(
         self, end: Exception | Sequence[SendResult]
     ) -> Iterable[tuple[SendEvent, BaseException | Sequence[SendResult]]]:
-        """Yield nothing: the event belongs to the whole `send_batch`, of which this may be a part."""
-        return ()
+        """Yield each event with its result or error.
 
+        Yields nothing for a request of `send_batch`: the event belongs to the whole batch.
+        """
+        if self.kind is PART:
+            return
+        for number, (event, future) in enumerate(zip(self.events, self.futures, strict=True)):
+            if future.cancelled():
+                yield event, asyncio.CancelledError()
+            else:
+                yield event, end if isinstance(end, Exception) else end[number : number + 1]
 
-class CancelledMessages(NamedTuple):
-    """Totals of the cancelled messages that were removed from a batch."""
-
-    messages: int
-    size: int
-    events: list[SendEvent]
-
-
-class ProducerBatch(BatchRequest[SendResult]):
-    """Sends of several callers in one request; each caller gets a result of its own.
-
-    other_properties, wait_store: as in `BatchBuilder`.
-    """
-
-    may_be_deferred = True
-
-    messages: list[Message]
-    message_ids: list[str]
-    futures: list[asyncio.Future[SendResult]]
-    other_properties: list[str]
-    wait_store: bool
-
-    def encode_body(self) -> bytes:
-        """Return the body, built for each attempt and not kept."""
-        properties = encoded_properties(self.message_ids, self.other_properties, wait_store=self.wait_store)
-        return encode_batch(
-            [
-                (message.flag, message.body, text)
-                for message, text in zip(self.messages, properties, strict=True)
-            ]
-        )
-
-    def resolve(self, results: Sequence[SendResult]) -> None:
-        for future, result in zip(self.futures, results, strict=True):
-            if not future.done():
-                future.set_result(result)
+    # -- batches of several callers -----------------------------------------------------------
 
     def drop_cancelled(self) -> CancelledMessages | None:
-        """Remove the cancelled messages; return None if there are none."""
+        """Remove the cancelled messages of a batch of several callers; return None if there are none."""
         cancelled = [future.done() for future in self.futures]
         if True not in cancelled:
             return None
@@ -355,30 +264,30 @@ class ProducerBatch(BatchRequest[SendResult]):
         self.futures = list(compress(self.futures, kept))
         self.other_properties = list(compress(self.other_properties, kept))
         self.message_ids = list(compress(self.message_ids, kept))
-        self.events: Sequence[SendEvent] = list(compress(self.events, kept))
-        self.count: int = self.count - dropped.messages
-        self.size: int = self.size - dropped.size
+        self.events = list(compress(self.events, kept))
+        self.count -= dropped.messages
+        self.size -= dropped.size
         return dropped
 
-    def split(self) -> list[SingleSend]:
-        """Return each message as a send of its own, with the same id and deadline."""
+    def split(self) -> list[PendingSend]:
+        """Return each message of a rejected batch as a send of its own, with the same id and deadline."""
         events: Sequence[Sequence[SendEvent]] = [(event,) for event in self.events] or [()] * self.count
         return [
-            SingleSend(
-                message,
-                message_id,
-                future,
-                message.body,
-                other_properties,
-                on_attempt_end=self.on_attempt_end,
-                publish_info=self.publish_info,
+            msgspec.structs.replace(
+                self,
+                kind=SINGLE,
+                template=self.publish_info.single,
+                messages=(message,),
+                message_ids=(message_id,),
+                futures=(future,),
+                properties=head_text(message_id, wait_store=message.wait_store) + other_properties,
+                other_properties=(),
+                flag=message.flag,
+                body=message.body,
                 size=len(message.body),
-                chosen_queue=self.chosen_queue,
-                born_ms=self.born_ms,
-                accepted_ms=self.accepted_ms,
-                deadline_ms=self.deadline_ms,
+                count=1,
                 events=event,
-                attempts=self.attempts,
+                precedes=True,
             )
             for message, message_id, other_properties, future, event in zip(
                 self.messages, self.message_ids, self.other_properties, self.futures, events, strict=True
@@ -386,8 +295,15 @@ class ProducerBatch(BatchRequest[SendResult]):
         ]
 
 
-def fail_all(futures: Iterable[asyncio.Future[Any]], error: Exception) -> None:
-    """Fail the futures, each with a RocketError of its own, since raising an error changes it."""
-    for number, future in enumerate(futures):
-        if not future.done():
-            future.set_exception(copy_of(error) if number and isinstance(error, RocketError) else error)
+class CancelledMessages(NamedTuple):
+    """Totals of the cancelled messages that were removed from a batch."""
+
+    messages: int
+    size: int
+    events: list[SendEvent]
+
+
+class ReplyMessage(Message):
+    """A reply, made by `create_reply_message`. Pass it to `Producer.send`."""
+
+    __slots__ = ()

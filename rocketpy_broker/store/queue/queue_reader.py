@@ -104,7 +104,7 @@ class QueueReader:
             return GetMessageResult(status, next_offset, 0, 0)
         return GetMessageResult(status, next_offset, queue.min_offset, queue.next_offset)
 
-    def _read_units(  # noqa: C901, PLR0912, PLR0915 - one loop, for speed
+    def _read_units(  # one loop, for speed
         self,
         queue: ConsumeQueue,
         offset: int,

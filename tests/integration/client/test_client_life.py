@@ -8,7 +8,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -75,17 +74,15 @@ async def test_the_parts_of_a_split_batch_are_all_sent_to_a_broker_that_reads_sl
     quiet = Peer()
     async with one_broker(refuses_batches) as (producer, broker, names):
         await asyncio.gather(*[producer.send(MESSAGE) for _ in range(5)])
-        sender: Any = producer._sender  # sockets cannot be made to block at exactly these sends
-        assert sender._batch_support.rejecting == ("a",)
+        assert producer._sender is not None
+        assert producer._sender.rejecting_batches == ("a",)
+        (sink,) = producer._sender._sinks.values()  # sockets cannot be made to block at exactly these sends
         client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
         channel = client.connections.get(broker.address).channel
         assert channel is not None
         channel.pause_writing()
-        refused_at = sender._batch_support._rejected_at.copy()
-        sender._batch_support._rejected_at.clear()  # as if the broker were probed while the batch is held
         sends = [producer.send_nowait(MESSAGE, timeout_ms=60_000) for _ in range(3)]
-        await until(lambda: bool(sender._blocked))
-        sender._batch_support._rejected_at.update(refused_at)
+        await until(lambda: bool(sink._waiting))
         written = channel.write
 
         def write_and_fill(frame: bytes) -> None:
@@ -99,7 +96,7 @@ async def test_the_parts_of_a_split_batch_are_all_sent_to_a_broker_that_reads_sl
         channel.resume_writing()
         async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(*sends)
-        assert not sender._blocked
+        assert not sink._waiting
         await client.release()
 
 

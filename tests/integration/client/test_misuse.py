@@ -149,7 +149,7 @@ async def test_an_error_while_a_batch_is_encoded_ends_its_sends(
             if place == "encode":
                 patch.setattr(SendTemplate, "frame", broken)
             else:
-                patch.setattr(MessageEncoder, "single" if count == 1 else "_send_of_batch", broken)
+                patch.setattr(MessageEncoder, "seal", broken)
             sends = [producer.send_nowait(MESSAGE) for _ in range(count)]
             async with asyncio.timeout(LIMIT_S):
                 ends = await asyncio.gather(*sends, return_exceptions=True)

@@ -7,7 +7,6 @@ import contextlib
 import random
 import zlib
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
@@ -25,7 +24,7 @@ from rocketpy import (
 from rocketpy.client.instance import ClientInstance
 from rocketpy.errors import BrokerError, ClientClosed, ConnectionLost, FlowControlled, RequestTimeout
 from rocketpy.message import MessageQueue
-from rocketpy.producer.send.batch_support import PROBE_AGAIN_MS
+from rocketpy.producer.send.sink import PROBE_AGAIN_MS
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import SendMessageResponseHeader
 from rocketpy.protocol.message import properties
@@ -218,9 +217,11 @@ async def test_a_broker_that_rejected_a_batch_is_probed_later() -> None:
     """
     broker = Store(refuses_batches=True)
     async with producer_of(broker) as producer:
-        batch_support: Any = producer._sender._batch_support  # type: ignore[union-attr] # its clock is private
-        now_ms = 0.0
-        batch_support.now_ms = lambda: now_ms
+
+        def let_pass(time_ms: float) -> None:
+            """Let time pass since the rejection."""
+            (sink,) = producer._sender._sinks.values()  # type: ignore[union-attr] # its clock is that of the loop
+            sink._rejected_ms -= time_ms
 
         async def sent() -> list[int]:
             """The codes of the requests that carry four messages, sent at the same time."""
@@ -232,14 +233,14 @@ async def test_a_broker_that_rejected_a_batch_is_probed_later() -> None:
         assert await sent() == [SINGLE, BATCH] + [SINGLE] * 3
         assert producer.health().rejecting_batches == ("a",)
         assert producer.health().ok
-        now_ms = PROBE_AGAIN_MS - 1
+        let_pass(PROBE_AGAIN_MS / 2)
         assert await sent() == [SINGLE] * 4
-        now_ms = PROBE_AGAIN_MS
+        let_pass(PROBE_AGAIN_MS / 2)
         assert await sent() == [BATCH] + [SINGLE] * 4
-        now_ms = 2 * PROBE_AGAIN_MS - 1
+        let_pass(PROBE_AGAIN_MS / 2)
         broker.refuses_batches = False
         assert await sent() == [SINGLE] * 4
-        now_ms = 2 * PROBE_AGAIN_MS
+        let_pass(PROBE_AGAIN_MS / 2)
         assert await sent() == [BATCH]
         assert producer.health().rejecting_batches == ()
         assert await sent() == [BATCH]
@@ -418,8 +419,7 @@ async def test_thousands_in_flight_hold_little_memory() -> None:
             sends.append(producer.send_nowait(message, timeout_ms=60_000))
             if len(sends) % 1000 == 0:
                 await asyncio.sleep(0)
-        last = messages[-1].body
-        await broker.until(lambda: last in broker.sends[-1].body)
+        await broker.until(lambda: codes(broker)[-1] == BATCH)
         used, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert producer.health().in_flight == count

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,10 +13,10 @@ import pytest
 from rocketpy.config import BatchConfig, ProducerConfig
 from rocketpy.errors import MessageTooLarge
 from rocketpy.message import Message, MessageQueue
-from rocketpy.producer.send.accumulator import Accumulator, _merge_timeouts
-from rocketpy.producer.send.batch_builder import BatchBuilder
+from rocketpy.producer.send.accumulator import Accumulator
 from rocketpy.producer.send.encoder import MessageEncoder
 from rocketpy.producer.send.flow_control import InFlightLimiter
+from rocketpy.producer.send.pending import PendingSend
 from rocketpy.producer.send.publish_info import TopicPublishInfo
 from rocketpy.results import SendResult
 from rocketpy.runtime.tasks import Tasks
@@ -28,21 +27,17 @@ Q0, Q1 = (MessageQueue("T", "a", number) for number in range(2))
 
 @dataclass(eq=False)
 class Topic:
-    """The part of a publish info that the accumulator uses."""
+    """The part of a publish info that the accumulator uses. pushes: how often it was flushed."""
 
     topic: str
+    single: Any = None
+    batch: Any = None
+    pushes: int = 0
+    pushed: asyncio.Event = field(default_factory=asyncio.Event)
 
-
-class Encoder(MessageEncoder):
-    """Keeps the batches that leave instead of sending them."""
-
-    def __init__(self, rig: Rig) -> None:
-        sender: Any = SimpleNamespace(attempt_ended=None)
-        super().__init__(sender, ProducerConfig(batch=rig.config), rig.tasks, bytes(4))
-        self.rig = rig
-
-    def send_batches(self, batches: Iterable[BatchBuilder]) -> None:
-        self.rig.leave(batches)
+    def flush(self) -> None:
+        self.pushes += 1
+        self.pushed.set()
 
 
 @dataclass
@@ -50,21 +45,16 @@ class Rig:
     """An accumulator and the batches that left it."""
 
     config: BatchConfig = field(default_factory=BatchConfig)
-    batches: list[BatchBuilder] = field(default_factory=list)
-    pushes: int = 0
+    batches: list[PendingSend] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.limiter = InFlightLimiter(1000, 1 << 30)
         self.tasks = Tasks("the tester")
-        encoder = Encoder(self)
-        self.accumulator = Accumulator(self.config, self.limiter, encoder, lambda: None, self.tasks)
-        self.topic = cast(TopicPublishInfo, Topic("T"))
-        self.pushed = asyncio.Event()
-
-    def leave(self, batches: Iterable[BatchBuilder]) -> None:
-        self.batches += batches
-        self.pushes += 1
-        self.pushed.set()
+        encoder = MessageEncoder(ProducerConfig(batch=self.config), bytes(4))
+        sender: Any = SimpleNamespace(start=self.batches.append)
+        self.accumulator = Accumulator(self.config, self.limiter, encoder, sender, lambda: None, self.tasks)
+        self.state = Topic("T")
+        self.topic = cast(TopicPublishInfo, self.state)
 
     def add(
         self,
@@ -94,7 +84,7 @@ async def test_sends_of_one_turn_leave_at_its_end() -> None:
     assert rig.bodies == []
     await asyncio.sleep(0)
     assert rig.bodies == [[b"1", b"2", b"3"]]
-    assert (rig.limiter.count, rig.limiter.bytes, rig.pushes) == (3, 3, 1)
+    assert (rig.limiter.count, rig.limiter.bytes, rig.state.pushes) == (3, 3, 1)
     rig.add(b"4")
     await asyncio.sleep(0)
     assert rig.bodies[1:] == [[b"4"]]
@@ -147,7 +137,7 @@ async def test_a_message_that_cannot_join_lets_the_others_leave_first() -> None:
     rig.add(b"5", timeout_ms=100)
     await asyncio.sleep(0)
     assert rig.bodies == [[b"1"], [b"2"], [b"3"], [b"4"], [b"5"]]
-    assert [batch.wait_store for batch in rig.batches] == [True, False, True, True, True]
+    assert [batch.messages[0].wait_store for batch in rig.batches] == [True, False, True, True, True]
 
 
 async def test_similar_timeouts_travel_together() -> None:
@@ -156,7 +146,7 @@ async def test_similar_timeouts_travel_together() -> None:
     for timeout_ms in (3000, 2990, 2760, 3020):
         rig.add(b"x", timeout_ms=timeout_ms)
     await asyncio.sleep(0)
-    assert [batch.timeout_ms for batch in rig.batches] == [3020]
+    assert [batch.deadline_ms - batch.accepted_ms for batch in rig.batches] == [3020]
 
 
 async def test_topics_do_not_mix() -> None:
@@ -177,7 +167,7 @@ async def test_lingering_waits_for_others() -> None:
     await asyncio.sleep(0)
     rig.add(b"2")
     async with asyncio.timeout(LIMIT_S):
-        await rig.pushed.wait()
+        await rig.state.pushed.wait()
     assert rig.bodies == [[b"1", b"2"]]
 
 
@@ -202,9 +192,12 @@ async def test_sends_with_about_the_same_time_travel_together(
     first: int, second: int, *, together: bool
 ) -> None:
     """A send with a short timeout would wait as long as one with a long one."""
-    batch = BatchBuilder(cast(TopicPublishInfo, Topic("T")), None, first, wait_store=True)
-    assert _merge_timeouts(batch, second) is together
-    assert batch.timeout_ms == (max(first, second) if together else first)
+    rig = Rig()
+    for timeout_ms in (first, second):
+        rig.add(b"x", timeout_ms=timeout_ms)
+    await asyncio.sleep(0)
+    times = [round(batch.deadline_ms - batch.accepted_ms) for batch in rig.batches]
+    assert times == ([max(first, second)] if together else [first, second])
 
 
 @pytest.mark.parametrize("linger_ms", [0, 1])
@@ -212,11 +205,11 @@ async def test_a_bug_in_the_timer_fails_the_client(monkeypatch: pytest.MonkeyPat
     """The event loop would log it, and the accumulated sends would wait until their timeouts."""
     failed = asyncio.Event()
 
-    def leave(_rig: Rig, _batches: Iterable[BatchBuilder]) -> None:
+    def start(_send: PendingSend) -> None:
         raise ValueError("x")
 
-    monkeypatch.setattr(Rig, "leave", leave)
     rig = Rig(BatchConfig(linger_ms=linger_ms))
+    monkeypatch.setattr(rig.accumulator.sender, "start", start)
     rig.tasks.on_failure.append(lambda _failure: failed.set())
     rig.add(b"a")
     await failed.wait()

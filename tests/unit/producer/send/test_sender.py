@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -128,8 +127,7 @@ async def test_ids_and_born_times_are_current() -> None:
 @pytest.mark.parametrize("unique_id", [None, f"{7:032X}", f"{7:056X}"])
 async def test_properties_may_be_as_long_as_a_record_allows(address: bytes, unique_id: str | None) -> None:
     """A message with long properties would be refused too early, or by the broker, without its size."""
-    unused: Any = SimpleNamespace(attempt_ended=None)
-    encoder = MessageEncoder(unused, ProducerConfig(), unused, address)
+    encoder = MessageEncoder(ProducerConfig(), address)
     message_id = unique_id or "0" * (24 + 2 * len(address))
     own = len(head_text(message_id, wait_store=False)) + len("p\x01\x02")
 

@@ -6,7 +6,8 @@ import pytest
 
 from rocketpy.errors import MessageInvalid, MessageTooLarge
 from rocketpy.message import Message
-from rocketpy.producer.send.batch_builder import check_batch, check_sizes, split_batch
+from rocketpy.producer.send.dispatcher import check_batch
+from rocketpy.producer.send.encoder import check_sizes, split_batch
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,355 @@
+"""The way to one broker: writes the requests of sends, and keeps those that cannot be written yet.
+
+A send waits here, in its place, until the connection is open and the broker reads, and while the window of
+the broker is full. RocketMQ 4.6.0 rejects every batch in DLedger mode, so a sink remembers whether its
+broker accepts batches; the messages of a rejected batch are sent individually.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from contextvars import Context
+from functools import partial
+from typing import Final
+
+from rocketpy.client.connections import PeerConnection
+from rocketpy.client.instance import ClientInstance
+from rocketpy.config import ProducerConfig
+from rocketpy.errors import BrokerError, ConnectionLost, MessageInvalid, Outcome, RocketError
+from rocketpy.message.message import timer_property
+from rocketpy.producer.send.flow_control import SendWindow
+from rocketpy.producer.send.pending import GATHERED, PendingSend, SendOwner
+from rocketpy.producer.send.request_template import ONEWAY_OPAQUE
+from rocketpy.producer.send.retry import AttemptEnd, copy_of
+from rocketpy.protocol.codes import VERSION_5_0_0, ResponseCode, version_name
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.protocol.remoting.frame import CODEC_JSON
+from rocketpy.transport import Channel
+
+log: Final = logging.getLogger("rocketpy.producer")
+
+PROBE_AGAIN_MS: Final = 60_000
+"""Time from a rejection to the next batch. A rejected batch costs a round trip and a log line."""
+_REJECTIONS: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.REQUEST_CODE_NOT_SUPPORTED})
+"""Response codes of a broker that does not support batches. It has stored nothing of the batch."""
+_MESSAGE_BYTES: Final = 256
+"""Estimate of what a message takes in a request besides its body."""
+_TIMED_BYTES: Final = 1 << 15
+"""With less in flight, round trips are not measured."""
+_FLUSH_EVERY: Final = 64
+"""Number of waiting sends that are written between two flushes, which tell whether the broker still reads."""
+
+
+class BrokerSink:
+    """Writes the requests of one producer to one broker, in the order in which they were accepted."""
+
+    def __init__(
+        self,
+        broker_name: str,
+        connection: PeerConnection,
+        client: ClientInstance,
+        config: ProducerConfig,
+        owner: SendOwner,
+    ) -> None:
+        """owner: decides over the sends, and gets the ends of their attempts."""
+        self.broker_name: Final = broker_name
+        self.connection: Final = connection
+        self._owner = owner
+        self._client = client
+        self._now_ms = client.now_ms
+        self._attempt_timeout_ms = config.attempt_timeout_ms
+        pool = client.connections
+        self._writes_frames = pool.options.codec == CODEC_JSON and not pool.hooks
+        """Whether requests are written as frames from templates, instead of as commands."""
+        self._window = SendWindow(config.send_timeout_ms)
+        self._waiting: dict[PendingSend, None] = {}
+        """Parked sends in their order."""
+        self._preceding: dict[PendingSend, None] = {}
+        """Parked sends that go before the others: messages of rejected batches."""
+        self._batches = 0
+        """Number of batches in flight."""
+        self._accepts_batches = False
+        """Whether the broker accepted the last batch."""
+        self._holds = False
+        """Whether other sends wait for the responses to batches that the broker may reject.
+
+        So the messages of a rejected batch are sent before later ones.
+        """
+        self._rejection: RocketError | None = None
+        """Why the broker rejected a batch, until it accepts one."""
+        self._rejected_ms = 0.0
+        self._will_wake = False
+        """Whether the connection will call back when it is open or writable."""
+        self._on_response = self._respond  # bound once
+        self._is_draining = False
+        self._drained: asyncio.Future[None] | None = None
+        """Done when nothing waits any more; exists while a caller of `drain` waits."""
+
+    @property
+    def rejects_batches(self) -> bool:
+        """Whether the broker rejected the last batch."""
+        return self._rejection is not None
+
+    def send(self, send: PendingSend, now_ms: float) -> None:
+        """Write the request of a send, or park the send until the broker can take it."""
+        channel, window = self.connection.channel, self._window
+        if (
+            channel is None
+            or not channel.is_writable
+            or self._preceding
+            or ((self._waiting or self._holds) and not send.precedes)
+            or (window.in_flight and not window.has_room(send.size + send.count * _MESSAGE_BYTES))
+        ):
+            self._wait(send)
+        else:
+            self._write(send, channel, now_ms)
+
+    def forget(self, send: PendingSend) -> None:
+        """Remove a send that has ended while it waited."""
+        self._waiting.pop(send, None)
+        self._preceding.pop(send, None)
+        self._end_drain()
+
+    async def drain(self) -> None:
+        """Wait until the open connection has taken all sends; a lost connection takes no more."""
+        while (channel := self.connection.channel) is not None and (self._waiting or self._preceding):
+            if self._drained is None:
+                self._drained = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._drained)
+        if channel is not None:
+            with contextlib.suppress(ConnectionLost):
+                await channel.drain()
+
+    def _end_drain(self) -> None:
+        """Wake the callers of `drain` once nothing waits, or nothing can be written."""
+        nothing_waits = not self._waiting and not self._preceding
+        if self._drained is not None and (nothing_waits or self.connection.channel is None):
+            self._drained.set_result(None)
+            self._drained = None
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def _write(self, send: PendingSend, channel: Channel, now_ms: float) -> None:
+        """Write the request of a send; keep the send if the connection is just ending."""
+        kind = send.kind
+        if kind is GATHERED and self._rejection is not None and not self._probes(now_ms):
+            self._owner.attempt_ended(send, copy_of(self._rejection))
+            return
+        if kind.is_timer and not self._accepts_timer(send):
+            return
+        try:
+            if kind.is_oneway:
+                self._write_oneway(send, channel)
+            elif self._writes_frames:
+                self._write_frame(send, channel, now_ms)
+            else:
+                self._write_command(send, now_ms)
+        except ConnectionLost:
+            # Nothing was written, so this does not count as an attempt.
+            if self.connection.channel is channel:
+                self.connection.channel = None
+            self._wait(send, first=True)
+        except Exception as error:  # noqa: BLE001 - a bug or an unchecked value; other sends continue
+            self._owner.attempt_ended(send, error)
+
+    def _write_oneway(self, send: PendingSend, channel: Channel) -> None:
+        if self._writes_frames:
+            channel.write(send.frame(ONEWAY_OPAQUE))
+        else:
+            self.connection.put_oneway(send.command())
+        self._owner.oneway_written(send)
+
+    def _write_frame(self, send: PendingSend, channel: Channel, now_ms: float) -> None:
+        send.on_response, send.sent_ms = self._on_response, now_ms
+        timeout_ms = self._attempt_timeout_ms
+        deadline_ms = send.deadline_ms if timeout_ms is None else min(send.deadline_ms, now_ms + timeout_ms)
+        opaque = channel.expect(send, deadline_ms)
+        try:
+            frame = send.frame(opaque)
+        except BaseException:
+            channel.forget(opaque)
+            raise
+        window = self._window
+        if window.in_flight:
+            channel.write(frame)
+        else:
+            channel.write_now(frame)
+        self._count(send, window)
+
+    def _write_command(self, send: PendingSend, now_ms: float) -> None:
+        """Write a request for another header codec than JSON, or for RPC hooks."""
+        send.on_response, send.sent_ms = self._on_response, now_ms
+        left_ms = send.deadline_ms - now_ms
+        if self._attempt_timeout_ms is not None:
+            left_ms = min(left_ms, self._attempt_timeout_ms)
+        response = self.connection.put(send.command(), left_ms)
+        response.add_done_callback(partial(_pass_response, send), context=Context())
+        self._count(send, self._window)
+
+    def _count(self, send: PendingSend, window: SendWindow) -> None:
+        """Count a request in flight, and let its round trip be measured if no other one is."""
+        send.on_wire = True
+        window.in_flight += send.size + send.count * _MESSAGE_BYTES
+        if not window.timed and window.in_flight > _TIMED_BYTES:
+            window.timed, send.load = True, window.in_flight
+        if send.kind is GATHERED:
+            self._batches += 1
+            self._holds = not self._accepts_batches
+
+    def _respond(self, send: PendingSend, end: AttemptEnd) -> None:
+        """Handle the end of a request: measure it, pass it on to the sender, and write what waits."""
+        window = self._window
+        if send.load:
+            window.measure(self._now_ms() - send.sent_ms, send.load)
+            send.load = 0
+        window.in_flight -= send.size + send.count * _MESSAGE_BYTES
+        if send.kind is GATHERED:
+            self._batches -= 1
+            self._record_batch(end)
+            self._holds = self._batches > 0 and not self._accepts_batches
+        elif self._rejection is not None and not send.kind.is_batch and is_rejection(end):
+            # The broker may have rejected the batch because of this message: the next batch is tried.
+            self._rejection = None
+        self._owner.attempt_ended(send, end)
+        if self._waiting or self._preceding:
+            self._drain()
+
+    # -- timer messages -----------------------------------------------------------------------
+
+    def _accepts_timer(self, send: PendingSend) -> bool:
+        """Return whether the broker has timers. If not, fail the send; if that is unknown, let it wait."""
+        version = self.connection.version
+        if version is None:
+            self._owner.park(send)
+            self._client.when_version_known(self.connection, partial(self._version_known, send))
+            return False
+        if version >= VERSION_5_0_0:
+            return True
+        error = MessageInvalid(
+            f"property {timer_property(send.messages[0])} makes a timer message, but broker "
+            f"{self.broker_name} ({version_name(version)}) has none, and consumers would get the message "
+            "immediately: use delay_level, or a broker of RocketMQ 5"
+        )
+        self._owner.attempt_ended(send, error)
+        return False
+
+    def _version_known(self, send: PendingSend, error: RocketError | None) -> None:
+        if not self._owner.claim(send):
+            return
+        if error is None:
+            self.send(send, self._now_ms())
+            return
+        error = copy_of(error)  # of the heartbeat; the message itself was not sent
+        error.outcome = Outcome.NOT_SENT
+        self._owner.attempt_ended(send, error)
+
+    # -- batches ------------------------------------------------------------------------------
+
+    def _probes(self, now_ms: float) -> bool:
+        """Return whether the next batch finds out if the broker accepts batches meanwhile."""
+        return not self._batches and now_ms - self._rejected_ms >= PROBE_AGAIN_MS
+
+    def _record_batch(self, end: AttemptEnd) -> None:
+        if not isinstance(end, RocketError):
+            self._accepts_batches = True
+            if self._rejection is not None:
+                self._rejection = None
+                log.info("broker %s accepts batches again", self.broker_name)
+        elif is_rejection(end):
+            now_ms = self._now_ms()
+            if self._rejection is None or now_ms - self._rejected_ms >= PROBE_AGAIN_MS:
+                log.info(
+                    "broker %s rejected a batch; sending messages individually, the next batch in %d s: %s",
+                    self.broker_name,
+                    PROBE_AGAIN_MS // 1000,
+                    end,
+                )
+            self._accepts_batches, self._rejection, self._rejected_ms = False, end, now_ms
+
+    # -- waiting ------------------------------------------------------------------------------
+
+    def _wait(self, send: PendingSend, *, first: bool = False) -> None:
+        """Park a send behind those that wait already, or before them."""
+        self._owner.park(send)
+        waiting = self._preceding if send.precedes else self._waiting
+        later = dict(waiting) if first else {}
+        if later:
+            waiting.clear()
+        waiting[send] = None
+        waiting.update(later)
+        self._wake_later()
+
+    def _wake_later(self) -> None:
+        """Let the connection call back. With requests in flight, a response continues the waiting sends."""
+        channel = self.connection.channel
+        if self._will_wake or (channel is not None and channel.is_writable):
+            return
+        self._will_wake = True
+        if channel is None:
+            self.connection.when_open(self._opened)
+        else:
+            channel.when_writable(self._writable)
+
+    def _opened(self, error: RocketError | None) -> None:
+        self._will_wake = False
+        if error is None:
+            self._drain()
+            return
+        waiting = [*self._preceding, *self._waiting]
+        self._preceding.clear()
+        self._waiting.clear()
+        for send in waiting:
+            if self._owner.claim(send):
+                self._owner.attempt_ended(send, copy_of(error))  # each send gets its own error
+        self._end_drain()
+
+    def _writable(self) -> None:
+        self._will_wake = False
+        self._drain()
+
+    def _drain(self) -> None:
+        """Write the waiting sends in order, as far as the broker takes them."""
+        if self._is_draining:
+            return
+        self._is_draining = True
+        window, now_ms, count = self._window, self._now_ms(), 0
+        try:
+            while waiting := self._preceding or (not self._holds and self._waiting):
+                channel, send = self.connection.channel, next(iter(waiting))
+                if channel is None or not channel.is_writable:
+                    break
+                if window.in_flight and not window.has_room(send.size + send.count * _MESSAGE_BYTES):
+                    break
+                is_late = window.is_late(send.deadline_ms - send.accepted_ms, send.deadline_ms - now_ms)
+                if is_late and window.in_flight:
+                    break  # a response may show that the broker is faster
+                del waiting[send]
+                if is_late:
+                    continue  # it stays parked until its timeout, and ends as not sent
+                if self._owner.claim(send):
+                    self._write(send, channel, now_ms)
+                    count += 1
+                    if count % _FLUSH_EVERY == 0:
+                        channel.flush()
+        finally:
+            self._is_draining = False
+        if self._preceding or self._waiting:
+            self._wake_later()
+        self._end_drain()
+
+
+def is_rejection(end: AttemptEnd | Exception) -> bool:
+    """Return whether a response means that the broker supports no batches, if it was one."""
+    return isinstance(end, BrokerError) and end.code in _REJECTIONS
+
+
+def _pass_response(send: PendingSend, response: asyncio.Future[Command]) -> None:
+    error = response.exception()
+    if error is None:
+        send.set_result(response.result())
+    elif isinstance(error, RocketError):
+        send.set_exception(error)
+    else:
+        raise error
