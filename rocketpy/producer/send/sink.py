@@ -168,7 +168,7 @@ class BrokerSink:
         opaque = channel.expect(send, deadline_ms)
         try:
             frame = send.frame(opaque)
-        except BaseException:
+        except BaseException:  # nothing will be sent that the waiter could wait for
             channel.forget(opaque)
             raise
         window = self._window
