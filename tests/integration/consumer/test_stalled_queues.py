@@ -192,6 +192,7 @@ async def test_what_lasts_for_a_minute_is_a_problem(
             await broker.until_asked(RequestCode[code])
             await until(lambda: consumer.health().ok)  # it may end by itself
             later()
+            await consumer.member.client.heartbeat()  # its interval is half a minute
             await until(lambda: any(words in problem for problem in consumer.health().problems))
             assert not consumer.health().ok
             assert any("s: " in problem for problem in consumer.health().problems)
@@ -231,6 +232,7 @@ async def test_an_assigned_queue_without_its_offset(later: Callable[[], None]) -
         try:
             await broker.until_asked(RequestCode.QUERY_CONSUMER_OFFSET, 1)
             later()
+            await consumer.member.client.heartbeat()  # its interval is half a minute
             await until(lambda: f"no request for {queue} has succeeded" in str(consumer.health().problems))
             assert consumer.health().queues == {queue: QueueState.STALLED}
             await consumer.assign([])
@@ -252,6 +254,7 @@ async def test_a_lock_that_is_lost_for_a_minute(later: Callable[[], None]) -> No
         await until(lambda: len(consumer.assignment) == 2)
         broker.answers[RequestCode.LOCK_BATCH_MQ] = locked_elsewhere
         later()
+        await consumer.member.client.heartbeat()  # its interval is half a minute
         await consumer.member.locks.renew_all()
         await broker.until_asked(RequestCode.PULL_MESSAGE, 4)
         assert "another member of the group has locked it" in str(consumer.health().problems)
@@ -291,6 +294,7 @@ async def test_an_empty_queue_is_read(
     async with consuming(cluster, seen, **SWIFT) as consumer:
         await seen.until(1)
         later()
+        await consumer.member.client.heartbeat()  # its interval is half a minute
         await until(lambda: consumer.health().ok)
         assert {consumer.health().queues[queue] for queue in of_topic(consumer)} == {QueueState.READING}
 
@@ -306,6 +310,7 @@ async def test_a_paused_consumer_is_exempt(
         consumer.pause()
         await until(lambda: all(puller.is_waiting for puller in consumer.member.pullers.values()))
         later()
+        await consumer.member.client.heartbeat()  # its interval is half a minute
         await until(lambda: consumer.health().ok)  # offsets are stored during a pause, too
         assert set(consumer.health().queues.values()) == {QueueState.PAUSED}
         consumer.resume()
@@ -325,6 +330,7 @@ async def test_full_and_paused_queues_are_exempt(
         consumer.subscribe("T")
         await until(lambda: set(consumer.health().queues.values()) == {QueueState.FULL})
         later()
+        await consumer.member.client.heartbeat()  # its interval is half a minute
         await until(lambda: consumer.health().ok)
         assert set(consumer.health().queues.values()) == {QueueState.FULL}
         first = of_topic(consumer)[0]
@@ -352,6 +358,7 @@ async def test_a_queue_that_waits_for_its_handler_is_shown_as_revoked(
         consumer.unsubscribe("T")
         await until(lambda: QueueState.REVOKED in consumer.health().queues.values())
         later()
+        await consumer.member.client.heartbeat()  # its interval is half a minute
         await consumer.member.locks.renew_all()  # of the retry topic's queue
         await until(lambda: consumer.health().ok)
         go.set()
@@ -386,6 +393,7 @@ async def test_offsets_that_cannot_be_stored(
         await send(producer, *texts("m", 1))
         await seen.until(1)
         later()
+        await consumer.member.client.heartbeat()  # its interval is half a minute
         await until(lambda: "no commit of all offsets has succeeded for" in str(consumer.health().problems))
         (tmp_path / "at").unlink()
         await until(lambda: consumer.health().ok)
