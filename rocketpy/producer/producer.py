@@ -46,6 +46,7 @@ from rocketpy.producer.transaction import (
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.message.compression import compress
 from rocketpy.results import Health, SendResult, Unfinished
+from rocketpy.runtime.application import check_callable
 from rocketpy.runtime.progress import Jobs
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import close_all, joined
@@ -101,6 +102,8 @@ class Producer(AdminApi):
         self._send_listeners = tuple(listeners)
         self._telemetry = telemetry
         self._checks = tuple(checks)
+        for check in self._checks:
+            check_callable(f"a check of producer {group}", check, "message", "queue", "group")
         self._listeners: Listeners | None = None
         self._publish_infos: PublishInfoTable | None = None
         self._sender: Sender | None = None

@@ -49,7 +49,7 @@ from rocketpy.protocol.message.record import host_text
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import SendResult, SendStatus
-from rocketpy.runtime.application import describe, ends_program, ends_task, name_of, shown
+from rocketpy.runtime.application import check_callable, describe, ends_program, ends_task, name_of, shown
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.telemetry.listeners import ListenerFanout
 from rocketpy.transport import Channel
@@ -141,13 +141,17 @@ class Transactions:
         self.answering: set[asyncio.Task[None]] = set()
         """The tasks of checks whose result is not sent yet."""
         self._checks = self.client.shared(TransactionChecks)
+        self._check: TransactionCheck | None = None
 
     def set_check(self, check: TransactionCheck) -> None:
         """Respond to brokers' checks of the group with `check`.
 
         The first check of a group also sends a heartbeat to all brokers with the template topic. The group
-        may have left half messages there before a restart.
+        may have left half messages there before a restart. Raises ConfigInvalid if it takes no message.
         """
+        if check is not self._check:
+            check_callable(f"the transaction check of group {self.group}", check, "message")
+            self._check = check
         if not self._checks.has_check(self.group):
             self.client.tasks.spawn(self.client.ensure_registered(DEFAULT_TOPIC), "registration")
         self._checks.register(self.group, self, check)
@@ -170,6 +174,7 @@ class Transactions:
         self, message: Message, local_transaction: LocalTransaction, timeout_ms: int | None
     ) -> TransactionSendResult:
         """Run a whole transaction; see `Producer.send_in_transaction`."""
+        check_callable("local_transaction", local_transaction, "message")
         half = await self.begin(message, timeout_ms)
         state, error = LocalTransactionState.ROLLBACK, None
         if half.result.status is SendStatus.SEND_OK:
@@ -437,8 +442,9 @@ def _checked(
     problem = "failed" if error is not None else f"returned {shown(state)} instead of a LocalTransactionState"
     text = "transaction %s: %s %s; the broker will check the transaction later"
     values = message.transaction_id, name_of(function), problem
+    key = f"{values[1]} {problem}"
     if error is None:
-        _limited_log.error("transaction states", text, *values)
+        _limited_log.error(key, text, *values)
     else:
-        _limited_log.exception("transaction states", text, *values, error=error)
+        _limited_log.exception(key, text, *values, error=error)
     return LocalTransactionState.UNKNOWN, error

@@ -35,7 +35,7 @@ from rocketpy.producer.transaction import (
 )
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult, SendStatus, Unfinished
-from rocketpy.runtime.application import ends_program, name_of
+from rocketpy.runtime.application import check_callable, ends_program, name_of
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import joined
 from rocketpy.sync import admin
@@ -408,6 +408,8 @@ def _close_all() -> None:
 
 
 def _on_thread(check: SyncCheck) -> TransactionCheck:
+    check_callable("the transaction check", check, "message")
+
     async def check_on_thread(message: MessageExt) -> LocalTransactionState:
         return await asyncio.to_thread(check, message)
 

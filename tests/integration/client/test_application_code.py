@@ -25,7 +25,7 @@ from rocketpy import (
     PushConsumer,
     sync,
 )
-from rocketpy.errors import LocalProtocolError, MessageInvalid, SendForbidden
+from rocketpy.errors import ConfigInvalid, LocalProtocolError, MessageInvalid, SendForbidden
 from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.sdk_groups import FIRST, Seen
@@ -159,6 +159,20 @@ async def test_transactions(fault: type[BaseException]) -> None:
         assert result.state is LocalTransactionState.UNKNOWN
         await until(lambda: cluster.brokers[0].store.max_offset_in_queue("T", 0) == 1)
         assert len(asked) >= 2
+        await works(producer)
+
+
+async def test_functions_that_cannot_be_called(cluster: EmbeddedCluster) -> None:
+    """Each send, or each check of a transaction, would fail, and half messages stay open."""
+    wrong: Any = lambda: None  # noqa: E731 - it takes no argument
+    right: Any = lambda _: LocalTransactionState.COMMIT  # noqa: E731
+    with pytest.raises(ConfigInvalid, match=r"a check of producer g .*lambda.*\(message, queue, group\)"):
+        Producer("g", cluster.namesrv_address, checks=[wrong])
+    async with Producer("g", cluster.namesrv_address) as producer:
+        with pytest.raises(ConfigInvalid, match="the transaction check of group g"):
+            await producer.send_in_transaction(Message("T", b"x"), local_transaction=right, check=wrong)
+        with pytest.raises(ConfigInvalid, match="local_transaction"):
+            await producer.send_in_transaction(Message("T", b"x"), local_transaction=wrong, check=right)
         await works(producer)
 
 
