@@ -295,3 +295,25 @@ async def test_a_slow_handler_keeps_the_event_loop_idle(kind: str, monkeypatch: 
     may_return.set()
     assert not await runner.close(LIMIT_S)
     await tasks.close()
+
+
+async def test_a_handler_whose_task_is_destroyed(caplog: pytest.LogCaptureFixture) -> None:
+    """At the end of a program, a handler that still waits would be reported as failed."""
+    closed: list[str] = []
+
+    async def handle(_: MessageExt) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            closed.append("closed")
+
+    adapter = HandlerAdapter(handle, None, ProcessListeners((), "g", PushConfig()))
+    call = adapter.handle([message(0)], threads=False)
+    task = asyncio.create_task(call)
+    await asyncio.sleep(0)
+    call.close()  # as the garbage collector does, after the event loop has ended
+    assert closed == ["closed"]
+    assert caplog.records == []
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.exception() is not None
