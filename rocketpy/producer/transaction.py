@@ -442,7 +442,8 @@ def _checked(
     problem = "failed" if error is not None else f"returned {shown(state)} instead of a LocalTransactionState"
     text = "transaction %s: %s %s; the broker will check the transaction later"
     values = message.transaction_id, name_of(function), problem
-    key = f"{values[1]} {problem}"
+    # Another function, or another kind of problem, is news: its first line is never left out.
+    key = f"{type(state if error is None else error).__name__} of {name_of(function)}"
     if error is None:
         _limited_log.error(key, text, *values)
     else:
