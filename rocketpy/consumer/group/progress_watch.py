@@ -86,7 +86,10 @@ class ProgressWatch:
 
     def strategy_failed(self, topic: str, error: Exception) -> None:
         """Record that the allocation strategy has raised."""
-        self._fail_topic(topic, f"the allocation strategy failed: {error!r}", lasts=True)
+        reason = (
+            str(error) if isinstance(error, RocketError) else f"the allocation strategy failed: {error!r}"
+        )
+        self._fail_topic(topic, reason, lasts=True)
 
     def topic_assigned(
         self,
