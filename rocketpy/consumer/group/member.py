@@ -242,7 +242,7 @@ class GroupMember:
 
     def problems(self) -> list[str]:
         """Return a text for everything that does not succeed, and for conflicts with other members."""
-        return [*self.watch.problems(), *self._conflicts.problems, *self._rebalance.problems]
+        return [*self.watch.problems(), *self._conflicts.problems]
 
     async def _sample(self) -> None:
         self.stats.sample(self.client.now_ms())

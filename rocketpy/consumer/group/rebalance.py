@@ -10,7 +10,7 @@ whose broker is away is kept (`AwayQueues`); a member waits for a queue that ano
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from rocketpy.consumer.allocation import AllocationStrategy
@@ -42,15 +42,13 @@ class AssignmentChanges(NamedTuple):
 class Rebalance:
     """Compares the queues that are assigned to one member with those that it has.
 
-    broadcasting: every member is assigned every queue, so the other members are ignored. problems: a text
-    while the strategy fails, for `health()`.
+    broadcasting: every member is assigned every queue, so the other members are ignored.
     """
 
     group: str
     client_id: str
     strategy: AllocationStrategy
     broadcasting: bool
-    problems: list[str] = field(default_factory=list)
 
     def changes(
         self,
@@ -85,12 +83,10 @@ class Rebalance:
             raise self._failed(f"failed: {describe(error)}") from error
         if wrong:
             raise self._failed(f"returned {shown(wrong[0])}, which is not a MessageQueue")
-        self.problems.clear()
         return shares
 
     def _failed(self, problem: str) -> UsageError:
-        self.problems[:] = [f"group {self.group} cannot be rebalanced: {shown(self.strategy)} {problem}"]
-        return UsageError(self.problems[0])
+        return UsageError(f"group {self.group} cannot be rebalanced: {shown(self.strategy)} {problem}")
 
     @staticmethod
     def unsubscribed(topics: Collection[str], held: Collection[MessageQueue]) -> tuple[MessageQueue, ...]:
