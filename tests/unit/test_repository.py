@@ -106,6 +106,32 @@ def test_differences_name_tests_that_cite_the_quirk() -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/internals/map.md"])
+def test_the_first_pages_explain_quirks(page: str) -> None:
+    """A reader of the code would meet QUIRKS and a number, and not know where to look."""
+    assert re.search(r"`QUIRKS \d+` in code means number \d+ of `tests/golden/QUIRKS.md`", _read(page))
+
+
+def test_cited_quirks_exist() -> None:
+    """A reader would look for a number that the list does not have."""
+    known = {
+        int(number) for number in re.findall(r"^(\d+)\. ", _read("tests/golden/QUIRKS.md"), re.MULTILINE)
+    }
+    sources = [path for folder in (*SOURCES.values(), ROOT / "tests") for path in folder.rglob("*.py")]
+    cited = {number for path in sources for number in _quirks_cited(path)}
+    assert len(cited) > 40
+    assert cited <= known
+
+
+def test_contributing_has_each_target() -> None:
+    """A contributor would not learn of a target, or would run one that does not exist."""
+    phony = re.search(r"^\.PHONY: (.+)$", _read("Makefile"), re.MULTILINE)
+    rows = re.findall(r"^\| ((?:`[a-z0-9-]+`(?:, )?)+) \|", _read("CONTRIBUTING.md"), re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    assert phony
+    assert sorted(["test", "check", "format", *named]) == sorted(phony[1].split())
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_that_a_page_names_exist(page: Path) -> None:
     """The documentation would refer to code that does not exist."""
@@ -120,7 +146,11 @@ def _first_screen() -> str:
 
 
 def _differences() -> str:
-    return (ROOT / "docs/differences.md").read_text("utf-8")
+    return _read("docs/differences.md")
+
+
+def _read(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
 
 
 def _quirks_cited(path: Path) -> set[int]:
