@@ -20,7 +20,7 @@ from rocketpy.protocol.message.delays import DEFAULT_DELAY_LEVELS
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.protocol.remoting.acl import Signer, SignerV2
 from rocketpy.protocol.remoting.frame import CODEC_JSON, CODEC_MSGPACK, CODEC_ROCKETMQ, MAX_FRAME_BYTES
-from rocketpy.runtime.pickling import set_fields
+from rocketpy.runtime.pickling import ADDED, get_fields, set_fields
 from rocketpy.transport import ChannelOptions, Tls
 
 __all__ = [
@@ -197,7 +197,7 @@ class ProducerConfig:
     batching: bool = True
     """Whether `send` and `send_nowait` combine concurrent sends into batches (`BatchConfig`). A broker adds
     its CLUSTER property only to unbatched messages. RocketMQ: none."""
-    require_send_ok: bool = False
+    require_send_ok: bool = field(default=False, metadata=ADDED)
     """Raise NotDurable for a message that is stored with another status than SEND_OK. The log and
     `Health.less_durable` show such messages in any case. RocketMQ: none."""
     retry: RetryConfig = field(default_factory=RetryConfig)
@@ -213,6 +213,7 @@ class ProducerConfig:
     """Number of delay levels of the brokers (messageDelayLevel). A message with a higher level is refused:
     brokers would deliver it at their last level, after 2 hours by default. RocketMQ: none."""
 
+    __getstate__ = get_fields
     __setstate__ = set_fields
 
     def __post_init__(self) -> None:
@@ -269,6 +270,7 @@ class Credentials:
     """1: RocketMQ's signature. 2: a signature that also covers the request code, a time and a nonce, which
     prevents replay; only servers of rocketpy accept it. The client never sends the other version."""
 
+    __getstate__ = get_fields
     __setstate__ = set_fields
 
     def __post_init__(self) -> None:
@@ -341,7 +343,7 @@ class ClientConfig:
     request_timeout_ms: int = 3000
     """Timeout of requests to name servers, and of other requests without a timeout of their own.
     RocketMQ: mqClientApiTimeout."""
-    stalled_after_ms: int = 60_000
+    stalled_after_ms: int = field(default=60_000, metadata=ADDED)
     """What has not succeeded for this time, although it is repeated, is a problem in `health()`: pulls of an
     assigned queue, its lock, commits of offsets, heartbeats, look-ups of routes. RocketMQ: none."""
     codec: Literal["json", "rocketmq", "msgpack"] = "json"
@@ -362,6 +364,9 @@ class ClientConfig:
     RocketMQ: the AclClientRPCHook given to a client."""
     rpc_hooks: tuple[RpcHook, ...] = ()
     """Called with requests and responses; they disable the fast path of sends. RocketMQ: RPCHook."""
+
+    __getstate__ = get_fields
+    __setstate__ = set_fields
 
     def __post_init__(self) -> None:
         if not isinstance(self.namesrv, str):

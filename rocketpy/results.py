@@ -14,7 +14,7 @@ import msgspec
 from rocketpy.errors import Outcome
 from rocketpy.message.message import Message, MessageExt
 from rocketpy.protocol.bodies import MessageQueue
-from rocketpy.runtime.pickling import set_fields
+from rocketpy.runtime.pickling import get_fields, set_fields
 
 __all__ = ["Health", "PullResult", "PullStatus", "QueueState", "SendResult", "SendStatus", "Unfinished"]
 
@@ -150,4 +150,5 @@ class Health:
     queues: dict[MessageQueue, QueueState] = field(default_factory=dict)
     less_durable: int = 0
 
+    __getstate__ = get_fields
     __setstate__ = set_fields

@@ -14,6 +14,7 @@ from rocketpy.consumer.allocation import AllocateAveragely, AllocationStrategy
 from rocketpy.consumer.outcomes import BatchHandler
 from rocketpy.errors import ConfigInvalid, UsageError
 from rocketpy.hooks import ProcessListener, ReceiveListener
+from rocketpy.runtime.pickling import ADDED, get_fields, set_fields
 from rocketpy.telemetry.plugin import TelemetryChoice
 
 
@@ -77,7 +78,7 @@ class MemberConfig:
     rebalance_interval_ms: int = 20_000
     """How often the group is rebalanced, besides when brokers report a change.
     RocketMQ: the system property rocketmq.client.rebalance.waitInterval."""
-    rebalance_wait_ms: int = 10_000
+    rebalance_wait_ms: int = field(default=10_000, metadata=ADDED)
     """At a rebalance, how long a queue's former owner waits for running handlers before it commits and
     releases the queue, and how long (and 1 s more) its next owner waits for that. 0: neither waits. Orderly
     consumers always wait. RocketMQ: none."""
@@ -156,6 +157,9 @@ class PushConfig(MemberConfig):
     post_subscription: bool = False
     """Whether each pull carries the filter expression. RocketMQ: postSubscriptionWhenPull."""
 
+    __getstate__ = get_fields
+    __setstate__ = set_fields
+
     def __post_init__(self) -> None:
         MemberConfig.__post_init__(self)
         trace: object = self.message_trace
@@ -179,6 +183,9 @@ class LitePullConfig(MemberConfig):
     """How long `poll` waits for a message. RocketMQ: pollTimeoutMillis."""
     poll_batch_size: int = 32
     """Maximum messages per `poll`. RocketMQ: none, a poll returns the messages of one pull."""
+
+    __getstate__ = get_fields
+    __setstate__ = set_fields
 
     def __post_init__(self) -> None:
         MemberConfig.__post_init__(self)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from rocketpy.errors import UsageError
 from rocketpy.message.message import MessageExt
 from rocketpy.runtime.application import describe, shown
+from rocketpy.runtime.pickling import get_fields, set_fields
 
 _INT_MAX: Final = 2**31 - 1
 
@@ -53,6 +54,9 @@ class Later:
     done: int = 0
     suspend_ms: int | None = None
     reason: str | None = field(default=None, compare=False)
+
+    __getstate__ = get_fields
+    __setstate__ = set_fields
 
     def __post_init__(self) -> None:
         _check_integer("delay_level", self.delay_level, -1, _INT_MAX)

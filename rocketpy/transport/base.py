@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.remoting.frame import CODEC_JSON, MAX_FRAME_BYTES, MAX_HEADER_BYTES
-from rocketpy.runtime.pickling import set_fields
+from rocketpy.runtime.pickling import get_fields, set_fields
 from rocketpy.transport.memory_budget import MemoryBudget
 from rocketpy.transport.stream import StreamProtocol
 from rocketpy.transport.tls import Tls
@@ -111,6 +111,7 @@ class ChannelOptions:
     """Maximum memory of a server for all connections. Beyond it, the connections that use most are closed.
     None: 16 times `connection_bytes_max`."""
 
+    __getstate__ = get_fields
     __setstate__ = set_fields
 
     def __post_init__(self) -> None:
