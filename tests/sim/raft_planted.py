@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import PropertyMock, patch
 
 from rocketpy.errors import ensure
-from rocketpy_broker.replication.dledger.core.election import LeaderElector
+from rocketpy_broker.replication.dledger.core.election import LeaderElector, _NextRound
 from rocketpy_broker.replication.dledger.core.entry import Entry
 from rocketpy_broker.replication.dledger.core.events import Outbox
 from rocketpy_broker.replication.dledger.core.follower import Follower
@@ -103,9 +103,9 @@ def _write_without_flush(self: RaftDisk) -> None:
     """Responses leave all the same."""
 
 
-def _elected_by_own_vote_only(self: RaftState) -> None:
+def _elected_by_own_vote_only(self: RaftState, why: str) -> None:
     ensure(self.voted_for == self.self_id, f"term {self.term}: elected without its own vote")
-    _lead(self)
+    _lead(self, why)
 
 
 def _vote_for_itself_too(self: LeaderElector, now_ms: float) -> None:
@@ -115,7 +115,7 @@ def _vote_for_itself_too(self: LeaderElector, now_ms: float) -> None:
 
 def _stand_in_the_same_term(self: LeaderElector, *arguments: Any) -> None:
     _elector(self, *arguments)
-    self._increment_term_next = False
+    self._next_round = _NextRound.SAME_TERM
 
 
 def _keep_what_matched(self: Follower, request: PushEntryRequest, now_ms: float) -> RaftResponseCode:

@@ -516,7 +516,6 @@ class Peer:
         if state != notified_state:
             if state.leader_id is not None and state.leader_id != notified_state.leader_id:
                 self._leader_changes += 1
-            log.info("peer %s is %s of term %d", self.settings.self_id, state.role.value, state.term)
             self._listener.changed(state)
         if committed != notified_committed:
             self._listener.committed(committed)

@@ -43,6 +43,14 @@ class ElectionResult(enum.Enum):
     WAIT_TO_VOTE_NEXT = "wait, then vote again in a higher term"
 
 
+class _NextRound(enum.Enum):
+    """What the next round of votes of a candidate is."""
+
+    PROBE = "in the term of the restart; it cannot be won"
+    SAME_TERM = "in the current term"
+    NEW_TERM = "in a higher term"
+
+
 _NEWER_LEDGER = (VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
 
 
@@ -97,8 +105,7 @@ class LeaderElector:
     now_ms: InitVar[float]
 
     def __post_init__(self, now_ms: float) -> None:
-        self._increment_term_next = True
-        self._probe_next = self.state.term >= 0
+        self._next_round = _NextRound.PROBE if self.state.term >= 0 else _NextRound.NEW_TERM
         self._vote_round: _Round | None = None
         self._heartbeat_round: _Round | None = None
         self._last_round_ms = 0.0
@@ -123,9 +130,9 @@ class LeaderElector:
             vote_result=self._decide_vote(request),
         )
         if response.vote_result is VoteResult.REJECT_TERM_NOT_READY:
-            self._defer_to_newer_term(request.term, now_ms)
+            self._defer_to_newer_term(request, now_ms)
         elif response.vote_result is VoteResult.ACCEPT and request.leader_id is not None:
-            state.vote(request.leader_id)
+            state.vote(request.leader_id, "asked first, and its ledger is as new as this peer's")
         self.outbox.respond(request_id, response)
 
     def _decide_vote(self, request: VoteRequest) -> VoteResult:
@@ -167,20 +174,21 @@ class LeaderElector:
         state = self.state
         if term < state.term:
             return RaftResponseCode.EXPIRED_TERM
-        state.enter_term(term)
+        if term > state.term:
+            state.enter_term(term, f"{leader} leads it")
         if state.leader_id is None:
             state.become_follower(leader)
             self._vote_round = self._heartbeat_round = None
-            self._increment_term_next = self._probe_next = False
+            self._next_round = _NextRound.SAME_TERM
             self._last_leader_contact_ms = now_ms
         return RaftResponseCode.SUCCESS if state.leader_id == leader else RaftResponseCode.INCONSISTENT_LEADER
 
-    def _defer_to_newer_term(self, term: int, now_ms: float) -> None:
+    def _defer_to_newer_term(self, request: VoteRequest, now_ms: float) -> None:
         # A waiting candidate does not postpone its next election: otherwise a peer with many unsuccessful
         # rounds would delay the others.
         keeps_time = self.state.role is Role.CANDIDATE and self._vote_round is None
-        self.state.enter_term(term)
-        self._increment_term_next = self._probe_next = False
+        self.state.enter_term(request.term, f"{request.leader_id} asks for votes in it")
+        self._next_round = _NextRound.SAME_TERM
         self._vote_round = self._heartbeat_round = None
         election_ms = now_ms + self._election_wait_ms()
         self._next_election_ms = min(self._next_election_ms, election_ms) if keeps_time else election_ms
@@ -193,16 +201,18 @@ class LeaderElector:
             case Role.LEADER:
                 self._tick_leader(now_ms)
             case Role.FOLLOWER:
-                if now_ms - self._last_leader_contact_ms > self.settings.election_timeout_ms:
-                    self.state.become_candidate()
+                timeout_ms = self.settings.election_timeout_ms
+                if now_ms - self._last_leader_contact_ms > timeout_ms:
+                    leader = self.state.leader_id
+                    self.state.become_candidate(f"no heartbeat of {leader} for {timeout_ms} ms")
                     self._next_election_ms = now_ms
             case Role.CANDIDATE:
                 self._tick_candidate(now_ms)
 
-    def step_down(self, highest_term: int, now_ms: float) -> None:
+    def step_down(self, highest_term: int, why: str, now_ms: float) -> None:
         """Stop leading. highest_term: the highest known term."""
-        self.state.become_candidate(highest_term)
-        self._increment_term_next = True
+        self.state.become_candidate(why, highest_term)
+        self._next_round = _NextRound.NEW_TERM
         self._heartbeat_round = None
         self._next_election_ms = now_ms + self._election_wait_ms()
 
@@ -221,14 +231,15 @@ class LeaderElector:
 
     def _start_election(self, now_ms: float) -> None:
         state = self.state
-        if self._increment_term_next and not self._probe_next:
+        if self._next_round is _NextRound.NEW_TERM:
             state.increment_term()
-            self._increment_term_next = False
-        vote_round = self._vote_round = _Round(state.term, now_ms, is_probe=self._probe_next)
+            self._next_round = _NextRound.SAME_TERM
+        is_probe = self._next_round is _NextRound.PROBE
+        vote_round = self._vote_round = _Round(state.term, now_ms, is_probe=is_probe)
         if vote_round.is_probe:
             vote_round.results[VoteResult.REJECT_ALREADY_VOTED] += 1
         elif state.voted_for in (None, state.self_id):
-            state.vote(state.self_id)
+            state.vote(state.self_id, "stands for election")
             vote_round.results[VoteResult.ACCEPT] += 1
         else:
             vote_round.results[VoteResult.REJECT_ALREADY_VOTED] += 1
@@ -271,16 +282,17 @@ class LeaderElector:
         elif vote_round.results[VoteResult.REJECT_ALREADY_HAS_LEADER]:
             self._next_election_ms += self.settings.election_timeout_ms
         if vote_round.is_probe:
-            self._probe_next = (
-                vote_round.results.total() - vote_round.results[VoteResult.UNKNOWN] < self.settings.quorum
-            )
+            if vote_round.results.total() - vote_round.results[VoteResult.UNKNOWN] >= self.settings.quorum:
+                self._next_round = _NextRound.NEW_TERM
             return
-        self._increment_term_next = outcome is ElectionResult.WAIT_TO_VOTE_NEXT
+        is_term_over = outcome is ElectionResult.WAIT_TO_VOTE_NEXT
+        self._next_round = _NextRound.NEW_TERM if is_term_over else _NextRound.SAME_TERM
         if outcome is ElectionResult.REVOTE_IMMEDIATELY:
             self._next_election_ms = now_ms
         elif outcome is ElectionResult.PASSED:
-            self.state.become_leader()
-            self._increment_term_next = True  # should it become a candidate again
+            votes = vote_round.results[VoteResult.ACCEPT]
+            self.state.become_leader(f"{votes} of {len(self.settings.peers)} peers voted for it")
+            self._next_round = _NextRound.NEW_TERM  # should it become a candidate again
             self._last_quorum_ms = now_ms
             self._last_response_ms = dict.fromkeys(self.settings.others, now_ms)
             self._send_heartbeats(now_ms)
@@ -288,8 +300,9 @@ class LeaderElector:
     # -- as the leader ------------------------------------------------------------------------
 
     def _tick_leader(self, now_ms: float) -> None:
-        if now_ms - self._last_quorum_ms > self.settings.election_timeout_ms:
-            self.step_down(self.state.term, now_ms)
+        timeout_ms = self.settings.election_timeout_ms
+        if now_ms - self._last_quorum_ms > timeout_ms:
+            self.step_down(self.state.term, f"no majority has responded for {timeout_ms} ms", now_ms)
         elif now_ms >= self._next_heartbeat_ms:
             self._send_heartbeats(now_ms)
 
@@ -314,11 +327,12 @@ class LeaderElector:
         heartbeat_round = self._heartbeat_round
         if heartbeat_round is None or number not in heartbeat_round.open:
             return
-        self._last_response_ms[heartbeat_round.open.pop(number)] = now_ms
+        peer = heartbeat_round.open.pop(number)
+        self._last_response_ms[peer] = now_ms
         if response.code == RaftResponseCode.EXPIRED_TERM and response.term > self.state.term:
-            self.step_down(response.term, now_ms)
+            self.step_down(response.term, f"{peer} is in term {response.term}", now_ms)
         elif response.code == RaftResponseCode.INCONSISTENT_LEADER:
-            self.step_down(self.state.term, now_ms)
+            self.step_down(self.state.term, f"{peer} follows another leader of this term", now_ms)
         else:
             heartbeat_round.codes[response.code] += 1
             self._count_heartbeats(heartbeat_round, now_ms)

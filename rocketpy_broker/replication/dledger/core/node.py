@@ -85,7 +85,7 @@ class RaftNode:
                 f"term {state.term}; start this peer with an empty directory: it copies the ledger from the "
                 "others"
             )
-        self.state = RaftState(settings.self_id, state, min(checkpoint.committed_index, self.view.end_index))
+        self.state = RaftState(settings, state, min(checkpoint.committed_index, self.view.end_index))
         self._elector = LeaderElector(settings, self.state, self.view, self._outbox, rng, now_ms)
         self._follower = Follower(settings, self.state, self.view, self._outbox, self._elector)
         self._leader: Leader | None = None
@@ -240,7 +240,7 @@ class RaftNode:
             and message.code == RaftResponseCode.EXPIRED_TERM
             and message.term > self.state.term
         ):
-            self._elector.step_down(message.term, now_ms)
+            self._elector.step_down(message.term, f"a follower is in term {message.term}", now_ms)
             return
         # Without a response the type of the request is unknown: elector and leader compare the number.
         if message is None or isinstance(message, VoteResponse):

@@ -1,5 +1,8 @@
 """The Raft state of one peer: role, term, vote, leader and committed index. No I/O.
 
+After an incident, the logs of the peers must show which peer led which term, and why it changed. So all
+changes are made by the methods of this class, which log the old value, the new value and the reason.
+
 Source: MemberState of DLedger 0.1. Differs: a peer enters a higher term immediately, not later in a thread.
 """
 
@@ -9,6 +12,7 @@ import enum
 from typing import Final, NamedTuple
 
 from rocketpy.errors import ensure
+from rocketpy_broker.replication.dledger.core.settings import RaftSettings
 
 NO_TERM: Final = -1
 """The term before the first one. Java's peers hold their first round of votes in it."""
@@ -39,8 +43,8 @@ class Role(enum.Enum):
 class RaftState:
     """Starts as a candidate without a leader."""
 
-    def __init__(self, self_id: str, state: TermState, committed_index: int) -> None:
-        self.self_id = self_id
+    def __init__(self, settings: RaftSettings, state: TermState, committed_index: int) -> None:
+        self.self_id = settings.self_id
         self.role = Role.CANDIDATE
         self.leader_id: str | None = None
         self.term, self.voted_for = state
@@ -49,39 +53,73 @@ class RaftState:
         self.committed_index = committed_index
         """A majority has the entries up to this index; -1: none."""
         self._saved = state
+        self._log = settings.log
+        self._log.info(
+            "peer %s starts as candidate of term %d; vote: %s; committed index: %d",
+            self.self_id,
+            self.term,
+            self.voted_for,
+            committed_index,
+        )
 
     def commit(self, index: int) -> None:
         """Record that entries up to `index`, which this peer has, are committed. It never decreases."""
-        self.committed_index = max(self.committed_index, index)
+        if index > self.committed_index:
+            self._log.debug(
+                "peer %s: committed index %d -> %d, as %s of term %d, leader: %s",
+                self.self_id,
+                self.committed_index,
+                index,
+                self.role.value,
+                self.term,
+                self.leader_id,
+            )
+            self.committed_index = index
 
     def increment_term(self) -> None:
-        """Enter a term in which this peer has not voted yet."""
-        self.enter_term(max(self.term + 1, self.highest_term))
+        """Enter a term in which this peer has not voted yet, to start an election."""
+        self.enter_term(max(self.term + 1, self.highest_term), "starts an election")
 
-    def enter_term(self, term: int) -> None:
-        """Enter a term if it is newer: as a candidate, without a vote or leader."""
+    def enter_term(self, term: int, why: str) -> None:
+        """Enter a newer term: as a candidate, without a vote or leader."""
+        ensure(term > self.term, f"cannot enter term {term} after term {self.term}")
         self.highest_term = max(self.highest_term, term)
-        if term > self.term:
-            self.term, self.voted_for = term, None
-            self.role, self.leader_id = Role.CANDIDATE, None
+        self._become(Role.CANDIDATE, None, term, why)
+        self.voted_for = None
 
-    def become_candidate(self, highest_term: int = NO_TERM) -> None:
+    def become_candidate(self, why: str, highest_term: int = NO_TERM) -> None:
         """Stop leading or following. highest_term: a term that another peer is in."""
         self.highest_term = max(self.highest_term, self.term, highest_term)
-        self.role, self.leader_id = Role.CANDIDATE, None
+        self._become(Role.CANDIDATE, None, self.term, why)
 
-    def vote(self, candidate: str) -> None:
+    def vote(self, candidate: str, why: str) -> None:
         """Vote in this term."""
         ensure(self.voted_for in (None, candidate), f"already voted for {self.voted_for} in term {self.term}")
+        if self.voted_for is None:
+            self._log.info(
+                "peer %s: vote in term %d: None -> %s: %s", self.self_id, self.term, candidate, why
+            )
         self.voted_for = candidate
 
     def become_follower(self, leader: str) -> None:
         """Follow the leader of this term."""
-        self.role, self.leader_id = Role.FOLLOWER, leader
+        self._become(Role.FOLLOWER, leader, self.term, f"{leader} leads it")
 
-    def become_leader(self) -> None:
+    def become_leader(self, why: str) -> None:
         """Lead this term. This peer may have voted for another: in a group of five, three others suffice."""
-        self.role, self.leader_id = Role.LEADER, self.self_id
+        self._become(Role.LEADER, self.self_id, self.term, why)
+
+    def _become(self, role: Role, leader_id: str | None, term: int, why: str) -> None:
+        self._log.info(
+            "peer %s: %s of term %d -> %s of term %d: %s",
+            self.self_id,
+            self.role.value,
+            self.term,
+            role.value,
+            term,
+            why,
+        )
+        self.role, self.leader_id, self.term = role, leader_id, term
 
     @property
     def has_unsaved_term(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -49,6 +50,8 @@ class RaftSettings:
     of earlier terms are committed with the first appended entry (openmessaging/dledger #305)."""
     secret: str = field(default="", repr=False)
     """dLegerSecret, a setting of rocketpy: all peers must have the same. Empty: no authentication."""
+    log: logging.Logger = field(default=logging.getLogger("rocketpy.broker.dledger"), repr=False)
+    """Gets the changes of role, term and vote at INFO, and those of the committed index at DEBUG."""
 
     def __post_init__(self) -> None:
         if self.self_id not in self.peers:

@@ -1,5 +1,6 @@
 """One Raft node: its requests and responses, and that no response leaves before the write."""
 
+import logging
 from typing import Any
 
 import pytest
@@ -705,3 +706,48 @@ def test_a_leader_limits_the_bytes_sent_ahead() -> None:
     assert len(sent) == 2  # of 100 bytes each
     done = PushEntryResponse(index=1, begin_index=0, end_index=1, term=0)
     assert len(_pushed(bench, ResponseReceived(sent[0].number, done), PushType.APPEND)) == 1
+
+
+def test_changes_of_state_are_logged_with_their_reason(caplog: pytest.LogCaptureFixture) -> None:
+    """After an incident, nobody could say which peer led which term, and why it changed."""
+    caplog.set_level(logging.DEBUG, "rocketpy.broker.dledger")
+    bench = Bench()
+    bench.lead()
+    bench.do(Propose(1, b"one"))
+    bench.now += 7_000
+    bench.do(Tick())
+    bench.ask(VoteRequest(leader_id="n2", term=1, ledger_end_term=0, ledger_end_index=0))
+    bench.ask(VoteRequest(leader_id="n2", term=1, ledger_end_term=0, ledger_end_index=0))
+    append = Entry.of(1, 1, bench.node.view.next_entry_pos(3), b"two")
+    for kind, entry in ((PushType.COMPARE, bench.node.view.get(0)), (PushType.APPEND, append)):
+        bench.ask(PushEntryRequest(commit_index=1, entry=entry, leader_id="n1", term=1, type=kind))
+    bench.now += 7_000
+    bench.do(Tick())
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", "peer n0 starts as candidate of term -1; vote: None; committed index: -1"),
+        ("INFO", "peer n0: candidate of term -1 -> candidate of term 0: starts an election"),
+        ("INFO", "peer n0: vote in term 0: None -> n0: stands for election"),
+        ("INFO", "peer n0: candidate of term 0 -> leader of term 0: 2 of 3 peers voted for it"),
+        ("INFO", "peer n0: leader of term 0 -> candidate of term 0: no majority has responded for 6000 ms"),
+        ("INFO", "peer n0: candidate of term 0 -> candidate of term 1: n2 asks for votes in it"),
+        (
+            "INFO",
+            "peer n0: vote in term 1: None -> n2: asked first, and its ledger is as new as this peer's",
+        ),
+        ("INFO", "peer n0: candidate of term 1 -> follower of term 1: n1 leads it"),
+        ("DEBUG", "peer n0: committed index -1 -> 0, as follower of term 1, leader: n1"),
+        ("DEBUG", "peer n0: committed index 0 -> 1, as follower of term 1, leader: n1"),
+        ("INFO", "peer n0: follower of term 1 -> candidate of term 1: no heartbeat of n1 for 6000 ms"),
+    ]
+
+
+def test_a_state_that_stays_the_same_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Each push and heartbeat would write a line."""
+    bench = Bench()
+    heartbeat = HeartBeatRequest(leader_id="n1", term=1)
+    bench.ask(heartbeat)
+    caplog.clear()
+    caplog.set_level(logging.DEBUG, "rocketpy.broker.dledger")
+    bench.ask(heartbeat)
+    bench.ask(PushEntryRequest(commit_index=-1, leader_id="n1", term=1, type=PushType.COMMIT))
+    assert caplog.messages == []
