@@ -268,7 +268,8 @@ def _check_client(request: _Request) -> _Required:
 
 def _lock(request: _Request) -> _Required:
     body = LockBatchRequestBody.decode(request.command.body)
-    found = _client(body.client_id) + _group(body.consumer_group)
+    # Concurrent members lock for the group's retry topic: see rocketpy.consumer.group.queue_locks.
+    found = _client(body.client_id) + _group(body.consumer_group.removeprefix(RETRY_TOPIC_PREFIX))
     for topic in dict.fromkeys(queue.topic for queue in body.mq_set):
         found += _topic(topic, Right.SUB)
     return found

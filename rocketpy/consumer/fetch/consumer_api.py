@@ -269,19 +269,27 @@ class ConsumerApi(BrokerApi):
         connection.put_oneway(command)
         return channel
 
-    async def lock(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
-        """Lock queues of one broker for this member at its master; return those that are locked."""
+    async def lock(self, queues: Collection[MessageQueue], owner: str) -> set[MessageQueue]:
+        """Lock queues of one broker for this member at its master; return those that are locked.
+
+        owner: the name of the group for which brokers keep the locks.
+        """
         body = LockBatchRequestBody(
-            consumer_group=self.group, client_id=self.client.client_id, mq_set=sorted(queues)
+            consumer_group=owner, client_id=self.client.client_id, mq_set=sorted(queues)
         )
         response = await self._lock_request(queues, RequestCode.LOCK_BATCH_MQ, body.encode())
         require_success(response, next(iter(queues)).broker_name)
         return set(LockBatchResponseBody.decode(response.body).lock_ok_mq_set)
 
-    async def unlock(self, queues: Collection[MessageQueue], client_id: str | None = None) -> None:
-        """Unlock queues of one broker, for the next member that locks them. client_id: of another member."""
+    async def unlock(
+        self, queues: Collection[MessageQueue], owner: str, client_id: str | None = None
+    ) -> None:
+        """Unlock queues of one broker, for the next member that locks them.
+
+        owner: as for `lock`. client_id: of another member.
+        """
         body = UnlockBatchRequestBody(
-            consumer_group=self.group, client_id=client_id or self.client.client_id, mq_set=sorted(queues)
+            consumer_group=owner, client_id=client_id or self.client.client_id, mq_set=sorted(queues)
         )
         await self._lock_request(queues, RequestCode.UNLOCK_BATCH_MQ, body.encode())
 

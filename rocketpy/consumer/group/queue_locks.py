@@ -3,8 +3,12 @@
 Orderly members need them: no handler is called without a lock. For the others a lock shows the next owner of
 a queue whether the former one has released it; see `Handover`. A broker that cannot lock does not stop them.
 
-Source: RocketMQ 4.6 RebalanceImpl lock, lockAll, unlock, unlockAll. Differs: RocketMQ's concurrent members
-lock nothing.
+From 5.1.1 RocketMQ's brokers take every group with locks for an orderly one, and store copies for its retry
+topic as dead letters. So locks of the others are kept under the name of that topic, not of the group. Access
+control treats both names alike.
+
+Source: RocketMQ 4.6 RebalanceImpl lock, lockAll, unlock, unlockAll; 5.1.1 SendMessageProcessor
+handleRetryAndDLQ. Differs: RocketMQ's concurrent members lock nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from rocketpy.consumer.fetch.process_queue import LOCK_INTERVAL_MS
 from rocketpy.consumer.fetch.puller import Puller
 from rocketpy.consumer.group.progress_watch import ProgressWatch
 from rocketpy.errors import RocketError
-from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, MessageQueue
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 
 log: Final = logging.getLogger("rocketpy.consumer")
@@ -48,6 +52,7 @@ class QueueLocks:
         self._held = held
         self._watch = watch
         self._needed = needed
+        self._owner = api.group if needed else RETRY_TOPIC_PREFIX + api.group
         self._is_closed = False
         self._limited_log = RateLimitedLog(log)
 
@@ -57,7 +62,7 @@ class QueueLocks:
         Returns None if the broker cannot lock it; if locks are needed, raises RocketError instead.
         """
         try:
-            return queue in await self._api.lock([queue])
+            return queue in await self._api.lock([queue], self._owner)
         except RocketError as error:
             if self._needed:
                 raise
@@ -68,7 +73,7 @@ class QueueLocks:
         """Lock a queue after members that have left the group without unlocking it; as `lock`."""
         with contextlib.suppress(RocketError):
             for client_id in gone:
-                await self._api.unlock([queue], client_id)
+                await self._api.unlock([queue], self._owner, client_id)
         return await self.lock(queue)
 
     async def renew_due(self) -> None:
@@ -99,7 +104,7 @@ class QueueLocks:
     async def _renew_some(self, queues: Collection[MessageQueue]) -> None:
         now_ms = int(self._api.client.now_ms())
         try:
-            locked = await self._api.lock(queues)
+            locked = await self._api.lock(queues, self._owner)
         except RocketError as error:
             if self._needed:
                 text = "locks of %d queues were not renewed: %s"
@@ -120,7 +125,7 @@ class QueueLocks:
 
     async def _unlock_some(self, queues: Collection[MessageQueue]) -> None:
         try:
-            await self._api.unlock(queues)
+            await self._api.unlock(queues, self._owner)
         except RocketError as error:
             log.info("%d queues were not unlocked; their locks expire: %s", len(queues), error)
 

@@ -339,8 +339,10 @@ async def test_a_lock_granted_while_the_consumer_closes_is_released(
     granted, closing = asyncio.Event(), asyncio.Event()
     lock = ConsumerApi.lock
 
-    async def lock_slowly(self: ConsumerApi, queues: Collection[MessageQueue]) -> set[MessageQueue]:
-        locked = await lock(self, queues)
+    async def lock_slowly(
+        self: ConsumerApi, queues: Collection[MessageQueue], owner: str
+    ) -> set[MessageQueue]:
+        locked = await lock(self, queues, owner)
         granted.set()
         await closing.wait()
         return locked

@@ -288,6 +288,24 @@ async def test_members_that_broadcast_neither_lock_nor_wait(
         assert len(cluster.brokers[0].consumers.locks) == 0
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_only_orderly_members_lock_for_their_group(cluster: EmbeddedCluster, orderly: bool) -> None:
+    """From 5.1.1 RocketMQ's brokers store copies for the retry topic of a group with locks as dead letters.
+
+    Java's orderly members would not see the locks of ours under another name.
+    """
+    locks = cluster.brokers[0].consumers.locks
+    async with consuming(cluster, Seen(), orderly=orderly) as consumer:
+        await until(lambda: len(of_topic(consumer)) == 4)
+        queues = of_topic(consumer)
+        now_ms = int(consumer.member.client.now_ms())
+        assert locks.lock("g", "Java's", queues, now_ms) == ([] if orderly else queues)
+        await consumer.member.locks.renew_all()
+        assert locks.lock("g", "another", queues, now_ms) == []
+        locks.unlock("g", "Java's", queues)
+    assert len(locks) == 0
+
+
 async def test_the_lock_of_a_revoked_queue_is_renewed(cluster: EmbeddedCluster, producer: Producer) -> None:
     """After a minute another member would handle an orderly queue while a handler still works on it."""
     jobs = Jobs()

@@ -163,7 +163,7 @@ async def test_handlers_stop_when_the_lock_expires(
         await seen.until(1)
         refused: set[MessageQueue] = set()
 
-        async def lock(_queues: object) -> set[MessageQueue]:
+        async def lock(_queues: object, _owner: str) -> set[MessageQueue]:
             return refused
 
         with monkeypatch.context() as patch:

@@ -212,6 +212,11 @@ CASES: list[tuple[str, tuple[int, Header | None, bytes], str | Signer, str]] = [
      "No default permission for group:closed"),
     ("lock", (RequestCode.LOCK_BATCH_MQ, None, LockBatchRequestBody(
         consumer_group="closed", client_id="me").encode()), APP, "No default permission for group:closed"),
+    ("lock for a concurrent member", (RequestCode.LOCK_BATCH_MQ, None, LockBatchRequestBody(
+        consumer_group="%RETRY%mine", client_id="me").encode()), APP, ""),
+    ("lock for a concurrent member of a group", (RequestCode.LOCK_BATCH_MQ, None, LockBatchRequestBody(
+        consumer_group="%RETRY%closed", client_id="me").encode()), APP,
+     "No default permission for group:closed"),
     ("send back", (RequestCode.CONSUMER_SEND_MSG_BACK, ConsumerSendMsgBackRequestHeader(
         offset=0, group="mine", delay_level=0, origin_topic="News"), b""), APP,
      "No default permission for topic:News"),
