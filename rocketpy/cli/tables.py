@@ -68,8 +68,11 @@ def print_created(
         unchanged: The settings on the brokers that had it.
         alter: The command that changes an existing one.
     """
-    where = " where it was missing" if unchanged else ""
-    options.print_done(f"created {what}{where}", {**fields, "unchanged": unchanged})
+    text = f"created {what}"
+    if unchanged:
+        brokers = ", ".join(str(row["broker_name"]) for row in unchanged)
+        text = f"{what}: created only where it was missing, left unchanged on {brokers}"
+    options.print_done(text, {**fields, "unchanged": unchanged})
     if unchanged and not options.as_json:
         print(f"\nleft unchanged ({alter} changes it):\n")
         print_table(unchanged)

@@ -25,7 +25,7 @@ from rocketpy.config import (
     check_timeout,
     config_of,
 )
-from rocketpy.errors import ClientClosed
+from rocketpy.errors import ClientClosed, UsageError
 from rocketpy.hooks import SendCheck, SendListener
 from rocketpy.message.message import Message, MessageExt, check_group, check_message
 from rocketpy.producer.listeners import Listeners
@@ -555,7 +555,9 @@ class Producer(AdminApi):
                 self._jobs.ended(_ONEWAY)
         else:
             self._jobs.ended(_ONEWAY, error)
-            self._limited_log.info(type(error).__name__, "a oneway message was not sent: %s", error)
+            # Without a response, only the log shows that the message itself is wrong.
+            write = self._limited_log.warning if isinstance(error, UsageError) else self._limited_log.info
+            write(type(error).__name__, "a oneway message was not sent: %s", error)
 
 
 def create_trace(config: MessageTraceConfig, client: ClientConfig) -> MessageTrace:

@@ -42,7 +42,7 @@ class DeliveryServices:
             self._driver,
             self._config.store.root / "config" / "delayOffset.json",
             self._tasks,
-            existing_queue=self._topics.existing_queue,
+            queue_to_deliver=self._topics.queue_to_deliver,
             interval_ms=self._config.delay_offset_interval_ms,
         )
         self._checker: TransactionChecker | None = None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from typing import Final
 
 from rocketpy.errors import StoreError
 from rocketpy.protocol.message.delays import DelayLevels
-from rocketpy.protocol.message.record import is_intact
+from rocketpy.protocol.message.record import decode, is_intact
 from rocketpy_broker.store.config import StoreConfig
 from rocketpy_broker.store.files.disk import Clock, Disk
 from rocketpy_broker.store.index.index_service import IndexService
@@ -17,6 +18,7 @@ from rocketpy_broker.store.log.messages import QueueTable
 from rocketpy_broker.store.queue.clock_steps import ClockSteps
 from rocketpy_broker.store.queue.consume_queue import UNIT, ConsumeQueue
 from rocketpy_broker.store.queue.dispatch import Dispatcher
+from rocketpy_broker.store.queue.property_fields import index_fields
 from rocketpy_broker.store.queue.queue_reader import (
     Accepts,
     GetMessageResult,
@@ -27,6 +29,9 @@ from rocketpy_broker.store.queue.queue_reader import (
 )
 from rocketpy_broker.store.queue.queue_table import ConsumeQueueTable
 from rocketpy_broker.store.stats import StoreStats
+
+_OTHER_KEYS_MAX: Final = 4096
+"""How many records of other keys a query reads: the event loop waits for it."""
 
 MakeLog = Callable[[StoreConfig, QueueTable, Clock, Disk], MessageLog]
 
@@ -204,20 +209,33 @@ class StoreReads:
     def query_message(self, topic: str, key: str, max_count: int, begin: int, end: int) -> QueryMessageResult:
         """Return the newest records with a key that were stored in [begin, end] (ms), oldest first.
 
-        At most `max_count` and maxMsgsNumBatch. As in 4.6.0, records of other keys with the same hash may be
-        among them, and clients compare the keys. The result is empty if the index is switched off.
+        At most `max_count` and maxMsgsNumBatch. The result is empty if the index is switched off. Differs:
+        4.6.0 counts and returns records of other keys with the same hash, which could hide the others. Here,
+        4,096 of them end the search.
         """
         if self.index is None:
             return QueryMessageResult([], 0, 0)
         self._catch_up()
         count = min(max_count, self.config.index.query_count_max)
         records: dict[int, bytes] = {}
+        others = 0
         for offset in self.index.find(topic, key, begin, end) if count > 0 else ():
             if not begin <= self.commit_log.store_timestamp(offset) <= end:
                 continue
             record = self.look_message(offset)
-            if record is not None:
+            if record is None:
+                continue
+            if _has_key(record, topic, key):
                 records[offset] = record
-                if len(records) == count:
-                    break
+            else:
+                others += 1
+            if len(records) == count or others == _OTHER_KEYS_MAX:
+                break
         return QueryMessageResult([records[offset] for offset in sorted(records)], *self.index.newest)
+
+
+def _has_key(data: bytes, topic: str, key: str) -> bool:
+    record = decode(data, check_crc=False)
+    _, keys, unique_key = index_fields(record.properties)
+    wanted = key.encode()
+    return record.topic == topic and (unique_key == wanted or wanted in keys.split(b" "))

@@ -113,7 +113,9 @@ class TransactionHandler:
         try:
             if header.commit_or_rollback == _COMMIT:
                 topic, queue_id = real_queue(half.properties)
-                message = copy_to(half, topic, self.send.topics.existing_queue(topic, queue_id))
+                topics = self.send.topics
+                queue_id = topics.queue_to_deliver(topic, queue_id, header.commit_log_offset)
+                message = copy_to(half, topic, queue_id)
                 message.sys_flag = MessageSysFlag.with_transaction(message.sys_flag, _COMMIT)
                 message.prepared_transaction_offset = header.commit_log_offset
                 self.send.append(message, _ignore)

@@ -58,24 +58,24 @@ class _Level:
         return unit_due_ms - self.shift_ms
 
 
-def _same_queue(_: str, queue_id: int) -> int:
+def _same_queue(_topic: str, queue_id: int, _offset: int) -> int:
     return queue_id
 
 
 class DelayQueues:
     """The delay levels of one store. Call `load` before use, and when the log was replaced.
 
-    existing_queue: see `TopicTable.existing_queue`.
+    queue_to_deliver: see `TopicTable.queue_to_deliver`.
     """
 
     def __init__(
         self,
         store: MessageStore,
         levels: DelayLevels,
-        existing_queue: Callable[[str, int], int] = _same_queue,
+        queue_to_deliver: Callable[[str, int, int], int] = _same_queue,
     ) -> None:
         self._store = store
-        self._existing_queue = existing_queue
+        self._queue_to_deliver = queue_to_deliver
         self._delays_ms = levels.delays_ms
         self._levels: list[_Level] = []
 
@@ -217,7 +217,8 @@ class DelayQueues:
         try:
             record = decode(data, check_crc=False)
             topic, queue_id = real_queue(record.properties)
-            self._store.append(copy_to(record, topic, self._existing_queue(topic, queue_id)))
+            queue_id = self._queue_to_deliver(topic, queue_id, physical)
+            self._store.append(copy_to(record, topic, queue_id))
         except UsageError as error:
             log.error("delayed message at offset %d cannot be delivered and is dropped: %s", physical, error)
 

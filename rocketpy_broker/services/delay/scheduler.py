@@ -39,7 +39,7 @@ _BUSY_RETRY_MS: Final = 50
 class DelayService:
     """Delivers the delayed messages of one broker.
 
-    existing_queue: see `TopicTable.existing_queue`. interval_ms: how often offsets are saved.
+    queue_to_deliver: see `TopicTable.queue_to_deliver`. interval_ms: how often offsets are saved.
     """
 
     store: MessageStore
@@ -47,14 +47,14 @@ class DelayService:
     path: Path
     tasks: Tasks
     _: KW_ONLY
-    existing_queue: Callable[[str, int], int]
+    queue_to_deliver: Callable[[str, int, int], int]
     interval_ms: int
     clock: Clock = system_clock
     disk: Disk = field(default_factory=OsDisk)
 
     def __post_init__(self) -> None:
         self.levels = DelayLevels(self.store.config.delay_levels)
-        self._queues = DelayQueues(self.store, self.levels, self.existing_queue)
+        self._queues = DelayQueues(self.store, self.levels, self.queue_to_deliver)
         self.is_missing = False
         """Whether delayOffset.json was missing at `load`."""
         self.is_older = False

@@ -6,6 +6,7 @@ The real topic and queue are stored in the properties REAL_TOPIC and REAL_QID, w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -25,18 +26,17 @@ _REMOVED_FROM_HALF: Final = (
     props.PROPERTY_TRANSACTION_CHECK_TIMES,
     props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
 )
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,20}")
+"""As Java reads it, but for digits of other scripts; Python's `int` takes ``1_0`` and spaces, too."""
 _V6: Final = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
 
 
 def delay_level(properties: Mapping[str, str]) -> int:
     """Return the delay level, 0 without one. Raises MessageInvalid if it is not a number."""
     text = properties.get(props.PROPERTY_DELAY_TIME_LEVEL, "0")
-    try:
-        return int(text)
-    except ValueError:
-        raise MessageInvalid(
-            f"the property DELAY is {text[:50]!r}; expected the number of a delay level"
-        ) from None
+    if not _NUMBER.fullmatch(text):
+        raise MessageInvalid(f"the property DELAY is {text[:50]!r}; expected the number of a delay level")
+    return int(text)
 
 
 def is_half(properties: Mapping[str, str]) -> bool:

@@ -19,30 +19,21 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from rocketpy.errors import GroupInvalid, StoreDamaged, TopicInvalid
+from rocketpy.errors import GroupInvalid, StoreDamaged
 from rocketpy.protocol.bodies import (
-    DLQ_TOPIC_PREFIX,
-    PERM_READ,
-    PERM_WRITE,
     RETRY_TOPIC_PREFIX,
     SYSTEM_GROUP_PREFIX,
     SYSTEM_GROUPS,
-    TopicConfig,
 )
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy_broker.services.delay.scheduler import DelayService
-from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets, check_group_name
-from rocketpy_broker.services.metadata.topics import TopicTable, check_topic_name, own_topic
+from rocketpy_broker.services.metadata.topics import TopicTable, lost_topic, may_restore
 from rocketpy_broker.store import MessageStore
 
 log = logging.getLogger("rocketpy.broker")
 
-_WITHOUT_CONFIG: Final = frozenset({SCHEDULE_TOPIC, OP_TOPIC})
-"""Topics that have queues, and are never in the table of topics."""
-_QUEUES_MIN: Final = 4
-"""Default number of queues that a producer requests for a new topic."""
 _NAMED_MAX: Final = 20
 
 
@@ -71,14 +62,14 @@ def restore_topics(store: MessageStore, topics: TopicTable, *, newer_only: bool 
     for topic, queue_id in _stored(store):
         config = topics.get(topic)
         queues = counts.get(topic, 0 if config is None else config.read_queue_nums)
-        is_needed = queue_id >= queues and topic not in _WITHOUT_CONFIG and _is_topic_name(topic)
+        is_needed = queue_id >= queues and may_restore(topic)
         if is_needed and ((config is None and not newer_only) or is_newer(topic, queue_id)):
             counts[topic] = queue_id + 1
     created, enlarged = [], []
     for name, count in sorted(counts.items()):
         config = topics.get(name)
         if config is None:
-            created.append(_topic(name, count))
+            created.append(lost_topic(name, count))
         else:
             queues = max(count, config.write_queue_nums)
             enlarged.append(msgspec.structs.replace(config, read_queue_nums=count, write_queue_nums=queues))
@@ -89,13 +80,6 @@ def restore_topics(store: MessageStore, topics: TopicTable, *, newer_only: bool 
 def _stored(store: MessageStore) -> list[tuple[str, int]]:
     """Return (topic, queue id) of the queues that have, or had, messages."""
     return [key for key, queue in store.queues.queues.items() if queue.next_offset]
-
-
-def _topic(name: str, queue_count: int) -> TopicConfig:
-    is_own = name.startswith((DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX)) or name == HALF_TOPIC
-    queues = queue_count if is_own else max(queue_count, _QUEUES_MIN)
-    perm = PERM_WRITE if name.startswith(DLQ_TOPIC_PREFIX) else PERM_READ | PERM_WRITE
-    return own_topic(name, queues, perm)
 
 
 def restore_tables(
@@ -218,13 +202,6 @@ def _warn(what: str, path: Path, names: list[str], how: str, lacks: str) -> None
 
 def _named(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED_MAX]) + (", ..." if len(names) > _NAMED_MAX else "")
-
-
-def _is_topic_name(name: str) -> bool:
-    with contextlib.suppress(TopicInvalid):
-        check_topic_name(name)
-        return True
-    return False
 
 
 def _is_group_name(name: str) -> bool:

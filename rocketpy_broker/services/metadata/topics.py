@@ -7,6 +7,7 @@ saved together. The number of topics is limited.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -19,6 +20,7 @@ import msgspec
 
 from rocketpy.errors import RocketError, TopicInvalid
 from rocketpy.protocol.bodies import (
+    DLQ_TOPIC_PREFIX,
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
@@ -27,8 +29,10 @@ from rocketpy.protocol.bodies import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
+from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.config.model import BrokerConfig
+from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC
 from rocketpy_broker.services.metadata.persistent_table import PersistentTable, TableChange
 from rocketpy_broker.store.files.batch_saver import ChangePending, PendingChange
 from rocketpy_broker.store.files.disk import Clock, Disk, system_clock
@@ -45,6 +49,10 @@ NOT_WRITABLE: Final = frozenset({
 })  # fmt: skip
 """Topics that only the broker writes."""
 
+_WITHOUT_CONFIG: Final = frozenset({SCHEDULE_TOPIC, OP_TOPIC})
+"""Topics that have queues, and are never in the table of topics."""
+_QUEUES_MIN: Final = 4
+"""Default number of queues that a producer requests for a new topic."""
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _NAME_CHARACTERS_MAX: Final = 127
 _DELETED_MAX: Final = 10_000
@@ -183,6 +191,23 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
         topic = self._table.get(name)
         count = 0 if topic is None else usable_queues(topic)
         return queue_id % count if queue_id >= count > 0 else queue_id
+
+    def queue_to_deliver(self, name: str, queue_id: int, offset: int) -> int:
+        """Return the queue for a delayed message, or one of a transaction; see `existing_queue`.
+
+        If the table has lost its topic, the topic is created: consumers would not find the message. A topic
+        that was deleted later than the message was stored stays deleted. offset: of the message in the log.
+        """
+        if name not in self._table and offset >= self.deleted.get(name, 0) and may_restore(name):
+            topic = lost_topic(name, queue_id + 1)
+            log.warning(
+                "topic %s is unknown, but a message that was stored for it is delivered now: created it "
+                "with %d queues and default permissions",
+                name,
+                topic.read_queue_nums,
+            )
+            self.add([topic])
+        return self.existing_queue(name, queue_id)
 
     def create_for_send(
         self, name: str, default_topic: str, queue_nums: int, sys_flag: int = 0
@@ -354,6 +379,22 @@ def own_topic(name: str, queues: int, perm: int, sys_flag: int = 0) -> TopicConf
         perm=perm,
         topic_sys_flag=sys_flag,
     )
+
+
+def lost_topic(name: str, queue_count: int) -> TopicConfig:
+    """Return a topic of which only messages are left. queue_count: of the queues that have messages."""
+    is_own = name.startswith((DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX)) or name == HALF_TOPIC
+    queues = queue_count if is_own else max(queue_count, _QUEUES_MIN)
+    perm = PERM_WRITE if name.startswith(DLQ_TOPIC_PREFIX) else PERM_READ | PERM_WRITE
+    return own_topic(name, queues, perm)
+
+
+def may_restore(name: str) -> bool:
+    """Return whether the table may have lost a topic of this name."""
+    with contextlib.suppress(TopicInvalid):
+        check_topic_name(name)
+        return name not in _WITHOUT_CONFIG
+    return False
 
 
 def _ignore_change(changed: Mapping[str, TopicConfig]) -> None:

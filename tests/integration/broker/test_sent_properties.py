@@ -191,3 +191,11 @@ async def test_a_half_message_cannot_stand_for_that_of_another_producer(tmp_path
         assert (await client.call(RequestCode.END_TRANSACTION, rollback)).code == 0
         assert (await client.call(RequestCode.END_TRANSACTION, victim)).code == 0
         assert [record.body for record in await records(client)] == [b"victim"]
+
+
+@pytest.mark.parametrize("level", ["1_0", " 1", "\u0661", "0x1", "1.5", "one"])
+async def test_a_delay_level_that_is_no_number_is_rejected(client: RawClient, level: str) -> None:
+    """Python reads 1_0 as 10: the message would be delayed for minutes."""
+    response = await send(client, b"x", f"DELAY\x01{level}\x02")
+    assert response.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "DELAY" in (response.remark or "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 
 import pytest
@@ -26,6 +27,7 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker import EmbeddedCluster
 from tests.integration.sdk_peers import Names, Peer
+from tests.waiting import until
 
 TIMERS = sorted(props.TIMER_PROPERTIES)
 SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
@@ -77,8 +79,11 @@ async def test_timer_messages_are_never_batched(name: str) -> None:
         assert len(beats) <= 2, "a burst asks once for the version"
 
 
-async def test_a_broker_of_4_gets_no_timer_messages(cluster: EmbeddedCluster) -> None:
+async def test_a_broker_of_4_gets_no_timer_messages(
+    cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its consumers would get the message at once."""
+    caplog.set_level(logging.WARNING)
     store = cluster.brokers[0].store
     async with Producer("g", cluster.namesrv_address) as sending:
         for name in TIMERS:
@@ -92,6 +97,7 @@ async def test_a_broker_of_4_gets_no_timer_messages(cluster: EmbeddedCluster) ->
         sending.send_oneway(timer())
         await sending.flush()
         assert store.max_physical_offset == 0
+        await until(lambda: "a oneway message was not sent: property TIMER_DELAY_SEC" in caplog.text)
         assert (await sending.send(Message("T", b"now"))).queue_offset == 0
 
 

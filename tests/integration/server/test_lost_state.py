@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketpy import AdminClient, Message, Producer
+from rocketpy import AdminClient, LocalTransactionState, Message, Producer
 from rocketpy.errors import StoreDamaged
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.ha_pair import caught_up, pair
@@ -64,6 +64,70 @@ async def test_topics_are_restored(tmp_path: Path, caplog: pytest.LogCaptureFixt
     caplog.clear()
     async with EmbeddedCluster(tmp_path, settings=SETTINGS):
         assert "made" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["delayed", "half"])
+@pytest.mark.parametrize("copy", ["older", "none"])
+async def test_a_topic_without_visible_messages_is_restored(
+    tmp_path: Path, kind: str, copy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Delayed messages, or those of open transactions, would go to a topic that no consumer finds."""
+    settings = {**SETTINGS, "messageDelayLevel": "2h"}
+    async with (
+        EmbeddedCluster(tmp_path, settings=settings) as cluster,
+        AdminClient(cluster.namesrv_address) as admin,
+        Producer("senders", cluster.namesrv_address) as producer,
+    ):
+        await send(producer, "first", topic="First")
+        await admin.create_topic("T", 8)
+        producer.check_transactions(lambda _: LocalTransactionState.UNKNOWN)
+        for number in range(8):
+            message = Message("T", b"%d" % number, delay_level=int(kind == "delayed"))
+            if kind == "delayed":
+                await producer.send(message)
+            else:
+                await producer.send_in_transaction(
+                    message, local_transaction=lambda _: LocalTransactionState.UNKNOWN
+                )
+    path = tmp_path / "config" / "topics.json"
+    tables = json.loads(path.read_text())
+    del tables["topicConfigTable"]["T"]
+    path.unlink()
+    path.with_name("topics.json.bak").unlink()
+    if copy == "older":
+        path.with_name("topics.json.bak").write_text(json.dumps(tables))
+    soon = {
+        **SETTINGS,
+        "messageDelayLevel": "0s",
+        "transactionTimeOut": "0",
+        "transactionCheckInterval": "50",
+    }
+    async with EmbeddedCluster(tmp_path, settings=soon) as cluster:
+        async with Producer("senders", cluster.namesrv_address) as producer:
+            producer.check_transactions(lambda _: LocalTransactionState.COMMIT)
+            await until(lambda: cluster.brokers[0].topics.get("T") is not None)
+            seen = Seen()
+            async with consuming(cluster, seen):
+                await seen.until(8)
+        assert set(seen.bodies.values()) == {1}
+    [line] = [text for text in caplog.messages if "topic T is unknown" in text]
+    assert "created it with" in line
+
+
+async def test_a_deleted_topic_stays_deleted(tmp_path: Path) -> None:
+    """A message that was delayed before the deletion would bring the topic back."""
+    settings = {**SETTINGS, "messageDelayLevel": "2h"}
+    async with (
+        EmbeddedCluster(tmp_path, settings=settings) as cluster,
+        AdminClient(cluster.namesrv_address) as admin,
+        Producer("senders", cluster.namesrv_address) as producer,
+    ):
+        await admin.create_topic("T", 1)
+        await producer.send(Message("T", b"x", delay_level=1))
+        await admin.topics.delete("T")
+    async with EmbeddedCluster(tmp_path, settings={**SETTINGS, "messageDelayLevel": "0s"}) as cluster:
+        await until(lambda: not any(cluster.brokers[0].deferred.delay.waiting().values()))
+        assert cluster.brokers[0].topics.get("T") is None
 
 
 async def test_groups_are_restored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

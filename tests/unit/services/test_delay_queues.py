@@ -218,7 +218,7 @@ def test_a_clock_set_back_delays_no_message_twice(world: World) -> None:
 
 def test_messages_of_a_lost_queue_are_delivered_to_another(world: World) -> None:
     """A topic has lost queues while messages waited: consumers would not read them."""
-    world.queues = DelayQueues(world.store, LEVELS, lambda _, queue_id: queue_id % 2)
+    world.queues = DelayQueues(world.store, LEVELS, lambda _, queue_id, __: queue_id % 2)
     world.queues.load({})
     for queue_id in range(4):
         world.send(1, b"%d" % queue_id, queue_id=queue_id)

@@ -46,7 +46,7 @@ class Tables:
             driver,
             root / "delay.json",
             self.tasks,
-            existing_queue=self.topics.existing_queue,
+            queue_to_deliver=self.topics.queue_to_deliver,
             interval_ms=1000,
         )
 

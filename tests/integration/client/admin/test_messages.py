@@ -105,6 +105,18 @@ WIDE_KEYS = ("tab\there", "no\u00a0break", "\u3000wide\u3000", "\u2003em", "line
 """Keys with characters that are whitespace for Python, and not for RocketMQ."""
 
 
+async def test_keys_with_the_same_hash_hide_no_message(cluster: EmbeddedCluster) -> None:
+    """A query reads a limited number of messages; a client could fill it with those of another key."""
+    queue = MessageQueue("T", "broker-a", 0)
+    await sent(cluster, Message("T", b"wanted", keys="Aa"), queue=queue)
+    await sent(cluster, *[Message("T", b"other", keys="BB")] * 70, queue=queue)  # the same hash in Java
+    await indexed(cluster)
+    async with AdminClient(cluster.namesrv_address) as admin:
+        found = await admin.messages.by_key("T", "Aa", 1)
+        assert [message.body for message in found.messages] == [b"wanted"]
+        assert len((await admin.messages.by_key("T", "BB", 200)).messages) == 64
+
+
 async def reported(admin: AdminClient, key: str) -> list[str]:
     """Wait for message traces of a key; return the ids of their messages."""
     async with asyncio.timeout(LIMIT_S):
