@@ -31,12 +31,12 @@ from rocketpy.message.message import Message, MessageExt, check_group, check_mes
 from rocketpy.producer.listeners import Listeners
 from rocketpy.producer.request_reply import Requester
 from rocketpy.producer.send.accumulator import Accumulator
-from rocketpy.producer.send.dispatcher import SendDispatcher, kind_of
 from rocketpy.producer.send.encoder import MessageEncoder
 from rocketpy.producer.send.flow_control import InFlightLimiter
 from rocketpy.producer.send.pending import ONEWAY, UNBATCHED
 from rocketpy.producer.send.publish_info import PublishInfoTable
 from rocketpy.producer.send.sender import Sender
+from rocketpy.producer.send.submitter import Submitter, kind_of
 from rocketpy.producer.transaction import (
     LocalTransaction,
     TransactionCheck,
@@ -107,7 +107,7 @@ class Producer(AdminApi):
         self._listeners: Listeners | None = None
         self._publish_infos: PublishInfoTable | None = None
         self._sender: Sender | None = None
-        self._dispatcher: SendDispatcher | None = None
+        self._submitter: Submitter | None = None
         self._transactions: Transactions | None = None
         self._requester: Requester | None = None
         self._closing: asyncio.Task[list[Unfinished]] | None = None
@@ -152,7 +152,7 @@ class Producer(AdminApi):
             self.transactions.set_check(self._check)
 
     def _connect_parts(self, client: ClientInstance, telemetry: Telemetry | None) -> None:
-        """Create the objects of the send path from its end, the sender, to its start, the dispatcher."""
+        """Create the objects of the send path from its end, the sender, to its start, the submitter."""
         config, group, namespace = self.config, self._wire_group, client.config.namespace
         self._publish_infos = publish_infos = PublishInfoTable(client, group, config)
         limiter = InFlightLimiter(config.max_in_flight, config.max_in_flight_bytes)
@@ -165,7 +165,7 @@ class Producer(AdminApi):
             config.batch, limiter, encoder, self._sender, client.check_loop, client.tasks
         )
         batching = config.batching and not self._checks
-        self._dispatcher = SendDispatcher(
+        self._submitter = Submitter(
             client,
             config,
             limiter,
@@ -179,7 +179,7 @@ class Producer(AdminApi):
         self._transactions = Transactions(
             client,
             group,
-            self._dispatcher.send_half,
+            self._submitter.send_half,
             listeners.settle_listeners,
             config.send_timeout_ms,
             require_send_ok=config.require_send_ok,
@@ -206,7 +206,7 @@ class Producer(AdminApi):
             The messages without a response by then, each with whether a broker may have stored it. Their
             futures fail with ClientClosed and the same outcome.
         """
-        if self._dispatcher is None or self._client is None or self._client.is_forked_copy:
+        if self._submitter is None or self._client is None or self._client.is_forked_copy:
             return []
         if self._closing is not None and self._closing.done():
             return self._closing.result()
@@ -214,7 +214,7 @@ class Producer(AdminApi):
         wait_ms = self.config.close_timeout_ms if timeout_ms is None else timeout_ms
         check_number("timeout_ms", wait_ms, 0)
         if self._closing is None:
-            self._dispatcher.close(ClientClosed("the producer is closed"))
+            self._submitter.close(ClientClosed("the producer is closed"))
             self.transactions.close()
             _started(self._requester).close()
             self._closing = joined(self._close(self._client, wait_ms), f"close producer {self.group}")
@@ -240,7 +240,7 @@ class Producer(AdminApi):
         Raises:
             ClientClosed: The producer was not started.
         """
-        limiter = _started(self._dispatcher).limiter
+        limiter = _started(self._submitter).limiter
         health = _started(self._client).health()
         problems = [] if limiter.closed is None else [str(limiter.closed)]
         problems += self._failing()
@@ -301,11 +301,11 @@ class Producer(AdminApi):
 
         The `outcome` of an error tells whether the message may be stored.
         """
-        dispatcher = self._dispatcher or _started(self._dispatcher)  # saves a call per message
+        submitter = self._submitter or _started(self._submitter)  # saves a call per message
         kind = kind_of(message)
-        if dispatcher.limiter.would_block(len(message.body)):
-            timeout_ms = await dispatcher.wait_for_limiter(message, timeout_ms)
-        return await dispatcher.dispatch(kind, message, queue, selector, arg, timeout_ms)
+        if submitter.limiter.would_block(len(message.body)):
+            timeout_ms = await submitter.wait_for_limiter(message, timeout_ms)
+        return await submitter.submit(kind, message, queue, selector, arg, timeout_ms)
 
     def send_nowait(
         self,
@@ -328,12 +328,12 @@ class Producer(AdminApi):
         Raises:
             UsageError: An argument is not valid, or FlowControlled: too much is in flight.
         """
-        dispatcher = self._dispatcher or _started(self._dispatcher)  # saves a call per message
+        submitter = self._submitter or _started(self._submitter)  # saves a call per message
         kind = kind_of(message)
         size = len(message.body)
-        if dispatcher.limiter.would_block(size):
-            dispatcher.limiter.check(size)
-        return dispatcher.dispatch(kind, message, queue, selector, arg, timeout_ms)
+        if submitter.limiter.would_block(size):
+            submitter.limiter.check(size)
+        return submitter.submit(kind, message, queue, selector, arg, timeout_ms)
 
     def send_oneway(
         self,
@@ -350,10 +350,10 @@ class Producer(AdminApi):
         Raises:
             UsageError: An argument is not valid, or FlowControlled: too much is in flight.
         """
-        dispatcher = _started(self._dispatcher)
+        submitter = _started(self._submitter)
         check_message(message)
-        dispatcher.limiter.check(len(message.body))
-        future = dispatcher.dispatch(ONEWAY, message, queue, selector, arg, None)
+        submitter.limiter.check(len(message.body))
+        future = submitter.submit(ONEWAY, message, queue, selector, arg, None)
         future.add_done_callback(self._oneway_ended)
 
     async def send_batch(
@@ -381,14 +381,14 @@ class Producer(AdminApi):
             NotDurable: A status is not SEND_OK, and `ProducerConfig.require_send_ok` is set. All are stored.
             RocketError: What `send` raises.
         """
-        return await self._running_dispatcher().send_batch(messages, queue, timeout_ms)
+        return await self._running_submitter().send_batch(messages, queue, timeout_ms)
 
     async def drain(self) -> None:
         """Wait until another message would be accepted, and the connections have taken what was written.
 
         Call it in loops of `send_nowait`. It does not wait for responses, as `flush` does.
         """
-        self._running_dispatcher()
+        self._running_submitter()
         await _started(self._sender).drain()
 
     async def flush(self) -> None:
@@ -397,7 +397,7 @@ class Producer(AdminApi):
         Open batches are sent immediately. Messages accepted during the wait are not waited for. The wait ends
         at the latest with the last timeout. A failed send does not make it raise.
         """
-        self._running_dispatcher().flush()
+        self._running_submitter().flush()
         await _started(self._sender).flush()
 
     async def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
@@ -454,7 +454,7 @@ class Producer(AdminApi):
             MessageInvalid: The message has a delay.
             RocketError: What `send` raises, for the half message.
         """
-        self._running_dispatcher()
+        self._running_submitter()
         if check is not None:
             self.check_transactions(check)
         return await self.transactions.run(message, local_transaction, timeout_ms)
@@ -494,12 +494,12 @@ class Producer(AdminApi):
             RocketError: What `send` raises.
         """
         ttl_ms = round(check_timeout(timeout_ms))
-        dispatcher = self._running_dispatcher()
+        submitter = self._running_submitter()
         check_message(message)
 
         async def send(request: Message, left_ms: int | None) -> SendResult:
-            left_ms = await dispatcher.wait_for_limiter(request, left_ms)
-            return await dispatcher.dispatch(UNBATCHED, request, queue, selector, arg, left_ms)
+            left_ms = await submitter.wait_for_limiter(request, left_ms)
+            return await submitter.submit(UNBATCHED, request, queue, selector, arg, left_ms)
 
         return await _started(self._requester).request(message, ttl_ms, send)
 
@@ -520,7 +520,7 @@ class Producer(AdminApi):
         Raises:
             ClientClosed: The producer was not started, or is used in another event loop.
         """
-        self._running_dispatcher()
+        self._running_submitter()
         request = self.request(message, timeout_ms=timeout_ms, queue=queue, selector=selector, arg=arg)
         return joined(request, f"request of producer {self.group}")
 
@@ -535,16 +535,16 @@ class Producer(AdminApi):
     def _left_open(self) -> str | None:
         if self._client is None or self._client.is_forked_copy:
             return None
-        if self._dispatcher is None or self._closing is not None:
+        if self._submitter is None or self._closing is not None:
             return None
-        count = self._dispatcher.limiter.count
+        count = self._submitter.limiter.count
         return f"producer {self.group}" + (f", with {count} messages unanswered," if count else "")
 
-    def _running_dispatcher(self) -> SendDispatcher:
-        """Return the dispatcher. Raises ClientClosed before the start, and in another event loop."""
-        dispatcher = _started(self._dispatcher)
+    def _running_submitter(self) -> Submitter:
+        """Return the submitter. Raises ClientClosed before the start, and in another event loop."""
+        submitter = _started(self._submitter)
         _started(self._client).check_loop()
-        return dispatcher
+        return submitter
 
     def _oneway_ended(self, future: asyncio.Future[SendResult]) -> None:
         if future.cancelled():

@@ -1,1 +1,1 @@
-"""The send path: dispatcher, accumulator, encoder, sender, and the response."""
+"""The send path: submitter, accumulator and encoder, sender, sinks, and the response."""

@@ -119,8 +119,9 @@ class SendWindow:
     limit grows in steps.
 
     in_flight: bytes that were written and have no response yet, with an estimate for the overhead of each
-    message. timed: whether the round trip of a request is being measured, of one at a time. timeout_ms: the
-    usual timeout of a send.
+    message. limit: their maximum; with nothing in flight, a request of any size may be written. was_full:
+    whether a request had to wait since the last measurement. timed: whether the round trip of a request is
+    being measured, of one at a time. timeout_ms: the usual timeout of a send.
 
     Source: TCP Vegas for the limit, RFC 6298 for the expected round trip.
     """
@@ -131,22 +132,14 @@ class SendWindow:
     def __init__(self, timeout_ms: float) -> None:
         self.in_flight: int = 0
         self.timed: bool = False
-        self._limit = self._MIN
-        self._was_full = False
-        """Whether a request had to wait for the limit since the last measurement."""
+        self.limit: int = self._MIN
+        self.was_full: bool = False
         self._target_ms = timeout_ms / 8
         self._mean_ms = self._deviation_ms = self._last_ms = 0.0
         self._last_load = 1
         """What was in flight when the last measured request was written."""
         self._best_ms = float("inf")
         """The shortest round trip so far."""
-
-    def has_room(self, size: int) -> bool:
-        """Return whether a request of this size may be written while others are in flight."""
-        if self.in_flight + size <= self._limit:
-            return True
-        self._was_full = True
-        return False
 
     def is_late(self, timeout_ms: float, left_ms: float) -> bool:
         """Return whether a send should not be written, since its response would come after its timeout.
@@ -168,11 +161,11 @@ class SendWindow:
         self._last_ms, self._last_load = rtt_ms, load
         self._best_ms = min(self._best_ms, rtt_ms)
         if rtt_ms <= self._target_ms / 2:
-            if self._was_full:
-                self._limit = min(2 * self._limit, self._MAX)
+            if self.was_full:
+                self.limit = min(2 * self.limit, self._MAX)
         elif rtt_ms <= 1.5 * self._best_ms:
-            self._limit += self._MIN // 4 if self._was_full else 0
+            self.limit += self._MIN // 4 if self.was_full else 0
         elif rtt_ms > self._target_ms:
-            self._limit = max(self._MIN, int(load * self._target_ms / rtt_ms))
-        self._was_full = False
+            self.limit = max(self._MIN, int(load * self._target_ms / rtt_ms))
+        self.was_full = False
         self.timed = False

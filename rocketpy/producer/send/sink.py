@@ -100,7 +100,9 @@ class BrokerSink:
             or not channel.is_writable
             or self._preceding
             or ((self._waiting or self._holds) and not send.precedes)
-            or (window.in_flight and not window.has_room(send.size + send.count * _MESSAGE_BYTES))
+            or (
+                window.in_flight and window.in_flight + send.size + send.count * _MESSAGE_BYTES > window.limit
+            )
         ):
             self._wait(send)
         else:
@@ -142,10 +144,8 @@ class BrokerSink:
         try:
             if kind.is_oneway:
                 self._write_oneway(send, channel)
-            elif self._writes_frames:
-                self._write_frame(send, channel, now_ms)
             else:
-                self._write_command(send, now_ms)
+                self._write_request(send, channel, now_ms)
         except ConnectionLost:
             # Nothing was written, so this does not count as an attempt.
             if self.connection.channel is channel:
@@ -161,39 +161,29 @@ class BrokerSink:
             self.connection.put_oneway(send.command())
         self._owner.oneway_written(send)
 
-    def _write_frame(self, send: PendingSend, channel: Channel, now_ms: float) -> None:
+    def _write_request(self, send: PendingSend, channel: Channel, now_ms: float) -> None:
         send.on_response, send.sent_ms = self._on_response, now_ms
-        timeout_ms = self._attempt_timeout_ms
+        timeout_ms, window = self._attempt_timeout_ms, self._window
+        in_flight = window.in_flight
         deadline_ms = send.deadline_ms if timeout_ms is None else min(send.deadline_ms, now_ms + timeout_ms)
-        opaque = channel.expect(send, deadline_ms)
-        try:
-            frame = send.frame(opaque)
-        except BaseException:  # nothing will be sent that the waiter could wait for
-            channel.forget(opaque)
-            raise
-        window = self._window
-        if window.in_flight:
-            channel.write(frame)
-        else:
-            channel.write_now(frame)
-        self._count(send, window)
-
-    def _write_command(self, send: PendingSend, now_ms: float) -> None:
-        """Write a request for another header codec than JSON, or for RPC hooks."""
-        send.on_response, send.sent_ms = self._on_response, now_ms
-        left_ms = send.deadline_ms - now_ms
-        if self._attempt_timeout_ms is not None:
-            left_ms = min(left_ms, self._attempt_timeout_ms)
-        response = self.connection.put(send.command(), left_ms)
-        response.add_done_callback(partial(_pass_response, send), context=Context())
-        self._count(send, self._window)
-
-    def _count(self, send: PendingSend, window: SendWindow) -> None:
-        """Count a request in flight, and let its round trip be measured if no other one is."""
+        if self._writes_frames:
+            opaque = channel.expect(send, deadline_ms)
+            try:
+                frame = send.frame(opaque)
+            except BaseException:  # nothing will be sent that the waiter could wait for
+                channel.forget(opaque)
+                raise
+            if in_flight:
+                channel.write(frame)
+            else:
+                channel.write_now(frame)
+        else:  # for another header codec than JSON, or for RPC hooks
+            response = self.connection.put(send.command(), deadline_ms - now_ms)
+            response.add_done_callback(partial(_pass_response, send), context=Context())
         send.on_wire = True
-        window.in_flight += send.size + send.count * _MESSAGE_BYTES
-        if not window.timed and window.in_flight > _TIMED_BYTES:
-            window.timed, send.load = True, window.in_flight
+        window.in_flight = in_flight = in_flight + send.size + send.count * _MESSAGE_BYTES
+        if in_flight > _TIMED_BYTES and not window.timed:
+            window.timed, send.load = True, in_flight
         if send.kind is GATHERED:
             self._batches += 1
             self._holds = not self._accepts_batches
@@ -320,7 +310,9 @@ class BrokerSink:
                 channel, send = self.connection.channel, next(iter(waiting))
                 if channel is None or not channel.is_writable:
                     break
-                if window.in_flight and not window.has_room(send.size + send.count * _MESSAGE_BYTES):
+                size = send.size + send.count * _MESSAGE_BYTES
+                if window.in_flight and window.in_flight + size > window.limit:
+                    window.was_full = True
                     break
                 is_late = window.is_late(send.deadline_ms - send.accepted_ms, send.deadline_ms - now_ms)
                 if is_late and window.in_flight:

@@ -230,7 +230,7 @@ async def test_a_send_that_breaks_an_invariant(
     """Only the callers would get an internal error; neither the log nor health() would report it."""
     async with Producer("g", cluster.namesrv_address) as producer:
         await producer.send(Message("T", b"finds the route"))
-        monkeypatch.setattr(producer._dispatcher.encoder, "seal", fails)  # type: ignore[union-attr]
+        monkeypatch.setattr(producer._submitter.encoder, "seal", fails)  # type: ignore[union-attr]
         with pytest.raises(Bug):
             await asyncio.gather(*(producer.send(Message("T", b"x")) for _ in range(3)))
         assert not producer.health().ok

@@ -6,8 +6,8 @@ import pytest
 
 from rocketpy.errors import MessageInvalid, MessageTooLarge
 from rocketpy.message import Message
-from rocketpy.producer.send.dispatcher import check_batch
 from rocketpy.producer.send.encoder import check_sizes, split_batch
+from rocketpy.producer.send.submitter import check_batch
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from tests.integration.sdk_peers import SENDS, Names, Peer, refuses, stored
 from tests.unique_ids import unique_id_time_ms
-from tests.unit.producer.send.test_dispatcher import SlowNames
+from tests.unit.producer.send.test_submitter import SlowNames
 from tests.waiting import LIMIT_S, until
 
 LONG = b"a long body " * 1000
@@ -303,8 +303,8 @@ async def test_a_closed_producer_asks_for_no_more_routes() -> None:
             await producer.start()
             waiting = other.send_nowait(Message("Waiting", b"x"), timeout_ms=60_000)
             ended = producer.send_nowait(Message("Closed", b"x"), timeout_ms=60_000)
-            assert producer._dispatcher is not None
-            publish_info = producer._dispatcher.publish_infos["Closed"]
+            assert producer._submitter is not None
+            publish_info = producer._submitter.publish_infos["Closed"]
             await until(lambda: publish_info._pause is not None)
             await producer.close(timeout_ms=0)
             with pytest.raises(ClientClosed):

@@ -50,7 +50,7 @@ from rocketpy.runtime.application import describe, ends_program, name_of, shown
 
 
 @dataclass(eq=False)
-class SendDispatcher:
+class Submitter:
     """Checks one producer's messages and passes them on.
 
     batching: whether sends may share a request. Timeouts are in ms; None stands for that of the producer.
@@ -74,7 +74,7 @@ class SendDispatcher:
         self._loop = asyncio.get_running_loop()
         self._new_future: Callable[[], asyncio.Future[Any]] = partial(asyncio.Future, loop=self._loop)
 
-    def dispatch(
+    def submit(
         self,
         kind: SendKind,
         message: Message,
@@ -98,7 +98,7 @@ class SendDispatcher:
             route = self.publish_infos[message.topic].view.route
             if route is not None and route.queues:
                 queue, choose = choose(route.queues, 0, None), None
-        self._dispatch(kind, message, future, queue, timeout_ms, choose)
+        self._submit(kind, message, future, queue, timeout_ms, choose)
         return future
 
     async def send_half(
@@ -107,7 +107,7 @@ class SendDispatcher:
         """Send a half message; return its result, and the properties that listeners have added."""
         timeout_ms = await self.wait_for_limiter(message, timeout_ms)
         future: asyncio.Future[SendResult] = self._new_future()
-        event = self._dispatch(HALF, message, future, None, timeout_ms)
+        event = self._submit(HALF, message, future, None, timeout_ms)
         return await future, event.extra_properties[0] if event is not None else {}
 
     async def send_batch(
@@ -162,7 +162,7 @@ class SendDispatcher:
         self.limiter.close(reason)
         self.accumulator.flush()
 
-    def _dispatch(
+    def _submit(
         self,
         kind: SendKind,
         message: Message,
