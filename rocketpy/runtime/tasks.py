@@ -60,9 +60,27 @@ class Tasks:
         task.add_done_callback(self._ended)
         return task
 
+    def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts) -> asyncio.Handle:
+        """Call a function in the next iteration of the event loop, with `run` and an empty context, as
+        `spawn` does.
+        """
+        loop = asyncio.get_running_loop()
+        return loop.call_soon(self.run, callback, *args, context=contextvars.Context())
+
+    def call_later(
+        self, delay_s: float, callback: Callable[[*Ts], object], *args: *Ts
+    ) -> asyncio.TimerHandle:
+        """Call a function after `delay_s`, as `call_soon` does."""
+        loop = asyncio.get_running_loop()
+        return loop.call_later(delay_s, self.run, callback, *args, context=contextvars.Context())
+
+    def call_at(self, when_s: float, callback: Callable[[*Ts], object], *args: *Ts) -> asyncio.TimerHandle:
+        """Call a function at a time of the event loop's clock, as `call_soon` does."""
+        loop = asyncio.get_running_loop()
+        return loop.call_at(when_s, self.run, callback, *args, context=contextvars.Context())
+
     def run(self, callback: Callable[[*Ts], object], *args: *Ts) -> None:
-        """Run a callback of the event loop, as in ``call_soon(tasks.run, f)``; an exception fails the
-        component.
+        """Call a function now; an exception that leaves it fails the component.
 
         The event loop alone would only log it, and a timer that restarts itself would have stopped.
         """

@@ -257,7 +257,7 @@ class Channel(StreamProtocol):
         out.append(frame)
         if not self._gathering:
             self._gathering = True
-            self._loop.call_soon(self._tasks.run, self._flush, context=Context())
+            self._tasks.call_soon(self._flush)
         elif len(out) >= _FRAMES_MAX:
             self._send_out()  # a long turn must notice a peer that does not read
 
@@ -580,7 +580,7 @@ class Channel(StreamProtocol):
         if self._sweeper is None:
             earliest_ms = self._connection.earliest_deadline_ms
             delay_s = max(earliest_ms / 1000 - self._loop.time(), 0)
-            self._sweeper = self._loop.call_later(delay_s, self._tasks.run, self._sweep, context=Context())
+            self._sweeper = self._tasks.call_later(delay_s, self._sweep)
             self._swept_ms = earliest_ms - 1
         elif self._connection.earliest_deadline_ms < self._sweeper.when() * 1000 - 1:
             self._sweeper.cancel()

@@ -10,7 +10,6 @@ import os
 import re
 import ssl
 from collections.abc import Callable
-from contextvars import Context
 from typing import Final
 
 from rocketpy.errors import ConfigInvalid, ConnectFailed
@@ -231,7 +230,7 @@ class Server:
 
     def _schedule_sweep(self) -> None:
         interval = min(self._options.idle_timeout_ms, self._options.frame_timeout_ms) / 1000 / 4
-        self._sweeper = self._loop.call_later(interval, self._tasks.run, self._sweep, context=Context())
+        self._sweeper = self._tasks.call_later(interval, self._sweep)
 
     def _sweep(self) -> None:
         if isinstance(self._options.ssl, TlsFiles):

@@ -197,7 +197,7 @@ class ConsumerServices:
         """Store an OFFSET_MOVED_EVENT message when no run of sends is open (QUIRKS 50)."""
         queue = MessageQueue(header.topic, self._config.name, header.queue_id)
         if not self._moved:
-            asyncio.get_running_loop().call_soon(self._tasks.run, self._store_events)
+            self._tasks.call_soon(self._store_events)
         self._moved[header.consumer_group, header.topic, header.queue_id] = OffsetMovedEvent(
             consumer_group=header.consumer_group,
             message_queue=queue,

@@ -70,10 +70,7 @@ class RoleChangeHandler:
         """Stop copying from the old master, and register again to find the new one."""
         self.sync.unfollow()
         self._cancel_timers()
-        loop = asyncio.get_running_loop()
-        self._timers = [
-            loop.call_later(delay_s, self._tasks.run, self.register, None) for delay_s in _REGISTER_AGAIN_S
-        ]
+        self._timers = [self._tasks.call_later(delay_s, self.register, None) for delay_s in _REGISTER_AGAIN_S]
 
     def close(self) -> None:
         """Stop the timers."""

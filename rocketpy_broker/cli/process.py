@@ -22,6 +22,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+from contextvars import Context
 from typing import Final, Protocol
 
 from rocketpy.runtime.signals import StopSignals
@@ -98,7 +99,7 @@ class ShutdownGuard:
 
     def _set(self, event: asyncio.Event) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process is ending
-            self._loop.call_soon_threadsafe(event.set)
+            self._loop.call_soon_threadsafe(event.set, context=Context())
 
     def _end(self, reason: str) -> None:
         """End the process without clean-up. As after a kill, acknowledged messages are in the files."""

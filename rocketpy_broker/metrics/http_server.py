@@ -84,8 +84,7 @@ class HttpServer:
             del self._connections[oldest]
             oldest.abort()
         self._connections[connection] = None
-        loop = asyncio.get_running_loop()
-        return loop.call_later(_REQUEST_S_MAX, self._tasks.run, connection.abort)
+        return self._tasks.call_later(_REQUEST_S_MAX, connection.abort)
 
     def closed(self, connection: _Connection) -> None:
         """Remove a closed connection."""

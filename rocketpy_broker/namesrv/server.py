@@ -212,8 +212,7 @@ class NameServer:
         return int(asyncio.get_running_loop().time() * 1000)
 
     def _schedule_scan(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._scan = loop.call_later(self.config.scan_interval_ms / 1000, self.tasks.run, self._drop_silent)
+        self._scan = self.tasks.call_later(self.config.scan_interval_ms / 1000, self._drop_silent)
 
     def _drop_silent(self) -> None:
         expired_ms = self.config.broker_expired_ms

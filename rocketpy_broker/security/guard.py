@@ -105,9 +105,8 @@ class AccessGuard:
 
     def opened(self, channel: Channel) -> None:
         """Start the timer of a new connection."""
-        loop = asyncio.get_running_loop()
-        self._unauthenticated[channel] = loop.call_later(
-            self._unsigned_s, self.tasks.run, self._close_unauthenticated, channel
+        self._unauthenticated[channel] = self.tasks.call_later(
+            self._unsigned_s, self._close_unauthenticated, channel
         )
 
     def closed(self, channel: Channel) -> None:

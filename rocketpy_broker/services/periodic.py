@@ -21,10 +21,9 @@ class PeriodicCalls:
 
     def every(self, seconds: float, function: Callable[[], None]) -> None:
         """Call a function at this interval from now on. An exception is logged, and the calls continue."""
-        loop = asyncio.get_running_loop()
 
         def run() -> None:
-            self._timers[function] = loop.call_later(seconds, run)
+            self._timers[function] = self._tasks.call_later(seconds, run)
             try:
                 function()
             except InvariantError as error:
@@ -32,7 +31,7 @@ class PeriodicCalls:
             except Exception:  # other calls must continue: clients, locks and held pulls must still expire
                 log.exception("%s failed", function)
 
-        self._timers[function] = loop.call_later(seconds, run)
+        self._timers[function] = self._tasks.call_later(seconds, run)
 
     def close(self) -> None:
         """Stop all timers."""

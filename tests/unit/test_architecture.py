@@ -9,6 +9,8 @@ from tools.figures import TASK_OWNER, TASK_STARTERS, raw_tasks
 from tools.import_map import EVERYWHERE, ROOT, SOURCES, Imports
 
 SCHEDULERS = ("call_soon", "call_soon_threadsafe", "call_later", "call_at")
+OWNED_BY_LOOP = ("_TurnScheduler",)
+"""Classes that belong to an event loop and to no component, so they have no `Tasks`."""
 
 # A package or module -> what of this repository it may import. The longest match counts; no match, no limit.
 MAY_IMPORT = {
@@ -172,19 +174,27 @@ def test_tasks_have_an_owner(package: str) -> None:
     assert raw == []
 
 
-def test_callbacks_run_in_a_context_of_their_own() -> None:
-    """A client's timers would run in the context of their first caller: its trace, its tenant."""
-    inherited = [
+@pytest.mark.parametrize("package", sorted(SOURCES))
+def test_callbacks_run_in_a_context_of_their_own(package: str) -> None:
+    """A client's timers would run in the context of their first caller: its trace, its tenant.
+
+    Where there is a `Tasks`, its methods schedule callbacks: an exception then fails the component.
+    """
+    raw = [
         f"{path.relative_to(ROOT)}:{line}"
-        for path in sorted(SOURCES["rocketpy"].rglob("*.py"))
-        for line in _inherited_contexts(path.read_text("utf-8"))
+        for path in sorted(SOURCES[package].rglob("*.py"))
+        for line in _raw_callbacks(path.read_text("utf-8"))
     ]
-    assert inherited == []
+    assert raw == []
 
 
-def test_an_inherited_context_is_found() -> None:
+def test_a_raw_callback_is_found() -> None:
     """The test above could pass because it finds nothing."""
-    assert _inherited_contexts("loop.call_soon(f)\nloop.call_later(1, f, context=Context())\n") == [1]
+    with_context = "loop.call_later(1, f, context=Context())\n"
+    assert _raw_callbacks("loop.call_soon(f)\n" + with_context) == [1]
+    assert _raw_callbacks("from rocketpy.runtime.tasks import Tasks\n" + with_context) == [2]
+    assert _raw_callbacks("loop.call_soon_threadsafe(tasks.run, f, context=Context())\n") == []
+    assert _raw_callbacks("loop.call_soon(tasks.run, f, context=Context())\n") == [1]
 
 
 def test_a_raw_task_is_found() -> None:
@@ -243,18 +253,36 @@ def _raw_tasks(source: str) -> list[int]:
     return sorted(raw_tasks(ast.parse(source)))
 
 
-def _inherited_contexts(source: str) -> list[int]:
-    """The lines that schedule a callback in the current context."""
+def _raw_callbacks(source: str) -> list[int]:
+    """The lines that schedule a callback in the current context, or without the `Tasks` of the module."""
     if not any(f".{name}" in source for name in SCHEDULERS):
         return []
+    tree = ast.parse(source)
+    has_tasks = any(
+        isinstance(node, ast.ImportFrom) and any(alias.name == "Tasks" for alias in node.names)
+        for node in ast.walk(tree)
+    )
+    exempt = {
+        id(node)
+        for owner in ast.walk(tree)
+        if isinstance(owner, ast.ClassDef) and owner.name in OWNED_BY_LOOP
+        for node in ast.walk(owner)
+    }
     return sorted(
         node.lineno
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in SCHEDULERS
         and "loop" in ast.unparse(node.func.value)
-        and all(keyword.arg != "context" for keyword in node.keywords)
+        and (
+            all(keyword.arg != "context" for keyword in node.keywords)
+            or (
+                node.func.attr != "call_soon_threadsafe"  # `Tasks` schedules in the running loop
+                and (has_tasks or any(ast.unparse(argument).endswith("tasks.run") for argument in node.args))
+                and id(node) not in exempt
+            )
+        )
     )
 
 

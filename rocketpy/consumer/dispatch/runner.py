@@ -405,11 +405,11 @@ class LoopRunner(HandlerRunner):
     def _flush_soon(self) -> None:
         if not self._flushing:
             self._flushing = True
-            self._loop.call_soon(self._tasks.run, self._flush, context=Context())
+            self._tasks.call_soon(self._flush)
 
     def _schedule_check(self) -> None:
         if self._check is None and self._waiting and len(self._workers) < self._width:
-            self._check = self._loop.call_soon(self._tasks.run, self._check_workers, context=Context())
+            self._check = self._tasks.call_soon(self._check_workers)
 
 
 class ThreadRunner(HandlerRunner):
@@ -484,9 +484,7 @@ class ThreadRunner(HandlerRunner):
             self._check.cancel()
         if self._workers:
             self._pause_s = pause_s
-            self._check = self._loop.call_later(
-                pause_s, self._tasks.run, self._check_workers, context=Context()
-            )
+            self._check = self._tasks.call_later(pause_s, self._check_workers)
 
     def _check_workers(self) -> None:
         self._flush()

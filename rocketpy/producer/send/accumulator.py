@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextvars import Context
 from dataclasses import InitVar, dataclass
 
 from rocketpy.config import BatchConfig
@@ -149,11 +148,9 @@ class Accumulator:
         self._open[publish_info if queue is None else queue] = batch
         if self._timer is None:
             if self._linger_s:
-                self._timer = self._loop.call_later(
-                    self._linger_s, self.tasks.run, self.flush, context=Context()
-                )
+                self._timer = self.tasks.call_later(self._linger_s, self.flush)
             else:
-                self._timer = self._loop.call_soon(self.tasks.run, self.flush, context=Context())
+                self._timer = self.tasks.call_soon(self.flush)
         return batch
 
     def _send(self, batches: list[_OpenBatch]) -> None:

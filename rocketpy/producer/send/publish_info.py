@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from contextvars import Context
 from functools import partial
 
 from rocketpy.client.connections import PeerConnection
@@ -101,9 +100,7 @@ class TopicPublishInfo:
             return
         pause_ms = at_ms - self._client.now_ms()
         if pause_ms > 0:
-            self._pause = asyncio.get_running_loop().call_later(
-                pause_ms / 1000, self._client.tasks.run, self._request_own, context=Context()
-            )
+            self._pause = self._client.tasks.call_later(pause_ms / 1000, self._request_own)
         else:
             self._request_own()
 

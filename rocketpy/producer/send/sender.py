@@ -187,9 +187,7 @@ class Sender:
             publish_info.request_route(partial(self._resume, send), decision.at_ms)
         else:
             self.park(send)
-            self._loop.call_later(
-                (decision.at_ms - now_ms) / 1000, self._tasks.run, self._resume, send, context=Context()
-            )
+            self._tasks.call_later((decision.at_ms - now_ms) / 1000, self._resume, send)
 
     def _decide(self, send: PendingSend, now_ms: float) -> Decision:
         choose = send.choose
@@ -333,7 +331,7 @@ class Sender:
         """Keep a oneway send in flight until the end of the event loop iteration, when it is written."""
         self._written_oneway.append(send)
         if len(self._written_oneway) == 1:
-            self._loop.call_soon(self._tasks.run, self._release_oneway, context=Context())
+            self._tasks.call_soon(self._release_oneway)
 
     def _release_oneway(self) -> None:
         written, self._written_oneway = self._written_oneway, []
@@ -353,9 +351,7 @@ class Sender:
         if self._sweeper is None or self._sweeper.when() * 1000 > send.deadline_ms + _SWEEP_MS:
             if self._sweeper is not None:
                 self._sweeper.cancel()
-            self._sweeper = self._loop.call_at(
-                (send.deadline_ms + _SWEEP_MS) / 1000, self._tasks.run, self._sweep, context=Context()
-            )
+            self._sweeper = self._tasks.call_at((send.deadline_ms + _SWEEP_MS) / 1000, self._sweep)
 
     def claim(self, send: PendingSend) -> bool:
         """End the wait of a send; return False if it has ended meanwhile or was cancelled."""

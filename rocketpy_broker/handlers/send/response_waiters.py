@@ -73,8 +73,7 @@ class ResponseWaiters:
     def _start_timer(self) -> None:
         end_s = self._next_end_s()
         if self._timer is None and end_s is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(end_s, self._tasks.run, self._on_timer, end_s)
+            self._timer = self._tasks.call_at(end_s, self._on_timer, end_s)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -164,8 +164,7 @@ class PeerAuthenticator:
             self._authenticated[channel] = ""
         else:
             self._pending.add(channel, channel.remote_host)
-            later = asyncio.get_running_loop().call_later
-            self._timers[channel] = later(_HANDSHAKE_S, self._tasks.run, self._on_timeout, channel)
+            self._timers[channel] = self._tasks.call_later(_HANDSHAKE_S, self._on_timeout, channel)
 
     def closed(self, channel: Channel) -> None:
         """Forget a connection."""
@@ -191,7 +190,7 @@ class PeerAuthenticator:
         )
         self.closed(channel)
         # Close it later: the response to the current request must be written first.
-        asyncio.get_running_loop().call_soon(self._tasks.run, channel.close)
+        self._tasks.call_soon(channel.close)
 
     def handshake(self, channel: Channel, request: Command) -> Command | None:
         """Return the response to a handshake request; None if the connection has authenticated before.

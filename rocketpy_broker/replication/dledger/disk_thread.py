@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from contextvars import Context
 from queue import SimpleQueue
 
 Done = Callable[[BaseException | None], None]
@@ -48,7 +49,7 @@ class DiskThread:
             except BaseException as raised:  # noqa: BLE001 - passed to `done`
                 error = raised
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._ended, done, error)
+                self._loop.call_soon_threadsafe(self._ended, done, error, context=Context())
 
     def _ended(self, done: Done, error: BaseException | None) -> None:
         self._pending -= 1

@@ -239,7 +239,7 @@ class Peer:
         self._cancel_processing()
 
     def _call_later(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
-        self._timers[name] = self._loop.call_later(delay_s, self._tasks.run, callback)
+        self._timers[name] = self._tasks.call_later(delay_s, callback)
 
     def _guard(self, step: Callable[[], None]) -> bool:
         """Run a step. An exception stops the peer, and False is returned."""
@@ -375,7 +375,7 @@ class Peer:
 
     def _process_soon(self) -> None:
         if self._process_handle is None and self._is_running:
-            self._process_handle = self._loop.call_soon(self._tasks.run, self.process_ready)
+            self._process_handle = self._tasks.call_soon(self.process_ready)
 
     def _cancel_processing(self) -> None:
         if self._process_handle is not None:

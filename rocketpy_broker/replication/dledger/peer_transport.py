@@ -96,7 +96,7 @@ class _RaftConnection:
         if channel is not None and not channel.is_closed:
             self._write(channel, request)
         elif self._connecting is None and self._loop.time() < self._retry_at:
-            self._loop.call_soon(client.tasks.run, client.on_response, request.number, None)
+            client.tasks.call_soon(client.on_response, request.number, None)
         else:
             self._waiting.append(request)
             if self._connecting is None:

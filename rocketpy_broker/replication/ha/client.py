@@ -186,9 +186,7 @@ class HaClient:
             self._flushing = self.tasks.spawn(self._flush(session, connection), "HA flush")
 
     def _schedule_backlog(self, wait_s: float) -> None:
-        self._backlog_handle = asyncio.get_running_loop().call_later(
-            wait_s, self.tasks.run, self._dispatch_backlog
-        )
+        self._backlog_handle = self.tasks.call_later(wait_s, self._dispatch_backlog)
 
     def _dispatch_backlog(self) -> None:
         """Dispatch a part of the backlog, unless the log still arrives fast."""

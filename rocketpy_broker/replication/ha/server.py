@@ -102,7 +102,7 @@ class HaServer:
     def schedule_send(self) -> None:
         """Send the bytes that were written to the log, in the next iteration of the event loop."""
         if self._slaves and self._poll is None:
-            self._poll = asyncio.get_running_loop().call_soon(self.tasks.run, self._poll_slaves)
+            self._poll = self.tasks.call_soon(self._poll_slaves)
 
     def _poll_slaves(self) -> None:
         self._poll = None
@@ -111,7 +111,7 @@ class HaServer:
 
     def _tick(self) -> None:
         """Send heartbeats, and close connections that were silent for too long."""
-        self._ticker = asyncio.get_running_loop().call_later(_TICK_S, self.tasks.run, self._tick)
+        self._ticker = self.tasks.call_later(_TICK_S, self._tick)
         for connection in self._unjoined:
             connection.poll()
         self._poll_slaves()
@@ -205,8 +205,7 @@ class _SlaveConnection(StreamProtocol):
         session, before = self._session, self._session.next_offset
         self._step(Poll(0 if self._is_buffer_full else _POLL_BYTES))
         if session.next_offset - before >= _POLL_BYTES and not (self._is_buffer_full or session.is_closed):
-            loop = asyncio.get_running_loop()
-            self._next_poll = loop.call_soon(self._server.tasks.run, self._poll_again)
+            self._next_poll = self._server.tasks.call_soon(self._poll_again)
 
     def _poll_again(self) -> None:
         self._next_poll = None
@@ -217,7 +216,7 @@ class _SlaveConnection(StreamProtocol):
         if self._transport is not None and self._abort_timer is None:
             log.info("HA connection from %s is closed: %s", self._address, reason)
             self._transport.close()
-            self._abort_timer = asyncio.get_running_loop().call_later(_CLOSE_WAIT_S, self._transport.abort)
+            self._abort_timer = self._server.tasks.call_later(_CLOSE_WAIT_S, self._transport.abort)
 
     def _step(self, event: DataReceived | Poll) -> None:
         if self._session is None or self._transport is None or self._abort_timer is not None:

@@ -155,9 +155,7 @@ class Registrar:
         ]
         if self.broker_id < 0:
             delay_s = self.config.registration.roleless_ms / 1000
-            self._timer = asyncio.get_running_loop().call_later(
-                delay_s, self.tasks.run, self._register_roleless
-            )
+            self._timer = self.tasks.call_later(delay_s, self._register_roleless)
 
     def _register_roleless(self) -> None:
         """Register without a role. Source: BrokerController.start, which registers every 10 s with any id."""

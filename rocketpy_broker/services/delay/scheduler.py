@@ -152,7 +152,7 @@ class DelayService:
             if self._timer.when() <= when:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(when, self.tasks.run, self._deliver)
+        self._timer = self.tasks.call_at(when, self._deliver)
 
     def _deliver(self) -> None:
         self._timer = None

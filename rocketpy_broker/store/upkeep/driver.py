@@ -190,14 +190,14 @@ class StoreDriver:
         dispatcher = self.store.dispatcher
         if dispatcher.is_stuck:
             if self._dispatch_handle is None:
-                self._dispatch_handle = self._loop.call_later(_RETRY_S, self.tasks.run, self._dispatch)
+                self._dispatch_handle = self.tasks.call_later(_RETRY_S, self._dispatch)
         elif dispatcher.waiting > _DISPATCH_WAITING_MAX or (self.polled_queues and self._is_polled()):
             self._dispatches_next_turn = True
             if self._dispatch_handle is not None:
                 self._dispatch_handle.cancel()
-            self._dispatch_handle = self._loop.call_soon(self.tasks.run, self._dispatch)
+            self._dispatch_handle = self.tasks.call_soon(self._dispatch)
         elif self._dispatch_handle is None:
-            self._dispatch_handle = self._loop.call_later(delay_s, self.tasks.run, self._dispatch)
+            self._dispatch_handle = self.tasks.call_later(delay_s, self._dispatch)
 
     def _is_polled(self) -> bool:
         """Whether a record since the last check is for a queue with long-polling consumers."""
