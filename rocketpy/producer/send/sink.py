@@ -84,8 +84,8 @@ class BrokerSink:
         """Whether the connection will call back when it is open or writable."""
         self._on_response = self._respond  # bound once
         self._is_draining = False
-        self._drained: asyncio.Future[None] | None = None
-        """Done when nothing waits any more; exists while a caller of `drain` waits."""
+        self._progress: asyncio.Future[None] | None = None
+        """Done when sends have ended their wait; exists while a caller of `drain` waits."""
 
     @property
     def rejects_batches(self) -> bool:
@@ -112,24 +112,26 @@ class BrokerSink:
         """Remove a send that has ended while it waited."""
         self._waiting.pop(send, None)
         self._preceding.pop(send, None)
-        self._end_drain()
+        self._wake_drains()
 
     async def drain(self) -> None:
-        """Wait until the open connection has taken all sends; a lost connection takes no more."""
-        while (channel := self.connection.channel) is not None and (self._waiting or self._preceding):
-            if self._drained is None:
-                self._drained = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._drained)
+        """Wait until the open connection has taken the sends that wait now; a lost one takes no more."""
+        last = next(reversed(self._waiting or self._preceding), None)
+        while (channel := self.connection.channel) is not None and last is not None:
+            if last not in self._waiting and last not in self._preceding:
+                break
+            if self._progress is None:
+                self._progress = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._progress)
         if channel is not None:
             with contextlib.suppress(ConnectionLost):
                 await channel.drain()
 
-    def _end_drain(self) -> None:
-        """Wake the callers of `drain` once nothing waits, or nothing can be written."""
-        nothing_waits = not self._waiting and not self._preceding
-        if self._drained is not None and (nothing_waits or self.connection.channel is None):
-            self._drained.set_result(None)
-            self._drained = None
+    def _wake_drains(self) -> None:
+        """Let the callers of `drain` look again."""
+        if self._progress is not None:
+            self._progress.set_result(None)
+            self._progress = None
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -293,7 +295,7 @@ class BrokerSink:
         for send in waiting:
             if self._owner.claim(send):
                 self._owner.attempt_ended(send, copy_of(error))  # each send gets its own error
-        self._end_drain()
+        self._wake_drains()
 
     def _writable(self) -> None:
         self._will_wake = False
@@ -329,7 +331,7 @@ class BrokerSink:
             self._is_draining = False
         if self._preceding or self._waiting:
             self._wake_later()
-        self._end_drain()
+        self._wake_drains()
 
 
 def is_rejection(end: AttemptEnd | Exception) -> bool:

@@ -87,3 +87,29 @@ def test_each_send_of_a_burst_is_stored_or_not_sent(
     assert succeeded | {b"first"} == broker.bodies
     if pauses_ms == (0, 1):
         assert not errors
+
+
+async def drain_beside(broker: BusyBroker) -> None:
+    """Drain a producer while other tasks always have sends that wait for the broker."""
+    async with broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        config = ProducerConfig(batching=False)
+        async with Producer("g", names.address, config=config) as producer:
+            await producer.send(Message("T", b"first"))
+
+            async def send_always() -> None:
+                while True:
+                    await producer.send(Message("T", b"x"), timeout_ms=3_600_000)
+
+            others = [asyncio.create_task(send_always()) for _ in range(2000)]
+            await broker.until(lambda: len(broker.bodies) == 2)
+            await producer.drain()
+            for other in others:
+                other.cancel()
+            await asyncio.wait(others)
+
+
+def test_draining_ends_although_others_go_on() -> None:
+    """A loop of send_nowait and drain would stand still while other tasks send."""
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        runner.run(asyncio.wait_for(drain_beside(BusyBroker(20, (5, 20), seed=1)), 600))
