@@ -296,7 +296,7 @@ class MessageStore(StoreReads):
         count = 0
         for key, queue in list(self.queues.queues.items()):
             end = ends.get(key[0], 0)
-            if 0 <= queue.max_physical_offset <= end:
+            if queue.has_expired(end):
                 self.drop_queue(*key)
                 count += 1
             elif (first := queue.unit(queue.min_offset)) is not None and first[0] < end:

@@ -276,7 +276,7 @@ def drop_unused_queues(store: MessageStore, topics: Collection[str]) -> int:
 def drop_expired_queues(store: MessageStore) -> int:
     """Delete the queues whose messages have all expired; return their number. Raises StoreError."""
     begin = store.min_physical_offset
-    return _drop(store, lambda queue: 0 <= queue.max_physical_offset <= begin)
+    return _drop(store, lambda queue: queue.has_expired(begin))
 
 
 def _drop(store: MessageStore, is_unwanted: Callable[[ConsumeQueue], bool]) -> int:

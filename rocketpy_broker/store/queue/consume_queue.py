@@ -193,6 +193,13 @@ class ConsumeQueue:
         self.next_offset = queue_offset
         return True
 
+    def has_expired(self, begin: int) -> bool:
+        """Whether the records of all units are before `begin`, an offset of the commit log.
+
+        False without units: such a queue is new, or keeps a place from which it continues; see `begin_at`.
+        """
+        return 0 <= self.max_physical_offset <= begin
+
     def begin_at(self, queue_offset: int) -> None:
         """Start an empty queue at this queue offset, since its earlier messages were never in this store."""
         self._changed[self] = None

@@ -302,7 +302,7 @@ class Recovery:
         Such a queue is not rebuilt: its offsets would restart at 0, below the offsets of consumer groups,
         which would miss its next messages.
         """
-        return 0 <= queue.max_physical_offset <= self._files.min_offset
+        return queue.has_expired(self._files.min_offset)
 
     def _drop_queues_missing_files(self, report: RecoveryReport) -> None:
         """Rebuild queues that lack a file: in the middle, or at the start if the log is complete."""

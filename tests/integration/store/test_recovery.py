@@ -406,6 +406,42 @@ def test_an_index_switched_off_and_on_is_complete(filled: Filled, tmp_path: Path
     expect_all(small_config(tmp_path), 90)
 
 
+@pytest.mark.parametrize("lost", ["consumequeue/T", "consumequeue/T/1"])
+def test_a_queue_that_was_lost_before_the_end_that_is_read_is_rebuilt(tmp_path: Path, lost: str) -> None:
+    """It would stay empty without a report: after a kill, only the end of a large log is read."""
+    config = StoreConfig(root=tmp_path, commit_log=CommitLogConfig(segment_bytes=1 << 26))
+    store = MessageStore(config)
+    store.open()
+    put(store, *range(3), queue_id=1)
+    for number in range(3, 16):
+        put(store, number, body=bytes(3 << 20))
+    store.flush(thorough=True)
+    kill(store)
+    store = MessageStore(config)
+    assert store.open().scanned_from > 1 << 20, "the messages of the queue are before the end that is read"
+    kill(store)
+    shutil.rmtree(tmp_path / lost)
+    store = MessageStore(config)
+    store.open()
+    assert bodies(store, queue_id=1) == [b"body 0", b"body 1", b"body 2"]
+    assert store.max_offset_in_queue("T", 0) == 13
+    kill(store)
+
+
+def test_a_queue_without_a_valid_unit_is_rebuilt(filled: Filled, tmp_path: Path) -> None:
+    """An operator would read that its messages have expired, and that the damaged queue is kept."""
+    filled(tmp_path)
+    for path in (tmp_path / "consumequeue" / "T" / "1").iterdir():
+        path.write_bytes(bytes(path.stat().st_size))
+    store = MessageStore(small_config(tmp_path))
+    notes = store.open().notes
+    assert [note for note in notes if "checksum" in note] == [
+        "queue T/1 differs from its checksum of the last stop; rebuilding it"
+    ]
+    store.close()
+    expect_all(small_config(tmp_path))
+
+
 def test_clean_start_reads_only_the_tail_of_a_large_log(tmp_path: Path) -> None:
     """A broker with gigabytes of messages would take minutes to restart."""
     config = StoreConfig(

@@ -137,6 +137,16 @@ async def test_unused_and_expired_queues_are_deleted_on_request(tmp_path: Path) 
         assert parts.store.queues.queues.keys() == {("T", 0)}
 
 
+async def test_a_queue_without_messages_is_not_an_expired_one(tmp_path: Path) -> None:
+    """It would be numbered from 0 again after a restart, below the offsets of consumer groups."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        parts.store.queues.get_or_add("T", 0).begin_at(7)
+        assert (await client.call(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == ResponseCode.SUCCESS
+        assert parts.store.max_offset_in_queue("T", 0) == 7
+
+
 async def test_a_group_is_created_changed_and_deleted(tmp_path: Path) -> None:
     """updateSubGroup, deleteSubGroup: an operator's settings of a group would be lost."""
     parts = BrokerParts(tmp_path)
