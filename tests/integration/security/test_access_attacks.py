@@ -323,6 +323,55 @@ async def test_a_client_never_gets_the_signature_of_a_request_about_it(servers: 
         assert (await question).code == 0
 
 
+async def test_a_right_to_dead_letters_is_no_right_to_their_topics(servers: Servers, tmp_path: Path) -> None:
+    """An account that may read the dead letters of a group would read messages of every topic of the group."""
+    sent = await servers.send("other", "Foreign", b"secret")
+    fields = {"offset": str(sent.offset), "group": "theirs", "delayLevel": "-1", "originTopic": "Foreign"}
+    assert (await servers.ask("other", RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code == 0
+    store = servers.broker.store
+
+    async def has_come() -> int | None:
+        units = store.units("%DLQ%theirs", 0, 0, 1)
+        return units[0][0] if units else None
+
+    view = ViewMessageRequestHeader(offset=await eventually(has_come)).ext_fields()
+    rules = tmp_path / "plain_acl.yml"
+    rules.write_text(rules.read_text().replace("[Mine=PUB|SUB", "['%DLQ%theirs=SUB', Mine=PUB|SUB"))
+
+    async def may_name_it() -> bool | None:
+        config = {"topic": "%DLQ%theirs"}
+        return not is_refused(await servers.ask("mine", RequestCode.GET_TOPIC_CONFIG, config)) or None
+
+    await eventually(may_name_it)
+    response = await servers.ask("mine", RequestCode.VIEW_MESSAGE_BY_ID, view)
+    assert (is_refused(response), response.body) == (True, b"")
+    assert "topic:Foreign" in (response.remark or "")
+    response = await servers.ask("operator", RequestCode.VIEW_MESSAGE_BY_ID, view)
+    assert decode(response.body).body == b"secret"
+
+
+@pytest.mark.parametrize("listed", ["topicPerms: [Shared=SUB]", "groupPerms: [mygroup=SUB]"])
+async def test_an_administrator_with_listed_rights_has_only_these(
+    servers: Servers, tmp_path: Path, listed: str
+) -> None:
+    """An administrator with rights to a group only would read the messages of every topic."""
+    await servers.send("mine", "Mine", b"secret")
+    code, header = pull("Mine", "mygroup")
+    assert (await servers.ask("operator", code, header.ext_fields())).body
+    rules = tmp_path / "plain_acl.yml"
+    rules.write_text(rules.read_text().replace("admin: true", f"admin: true, {listed}"))
+
+    async def is_limited() -> bool | None:
+        return is_refused(await servers.ask("operator", code, header.ext_fields())) or None
+
+    await eventually(is_limited)
+    code, header = pull("Mine", "theirs")
+    response = await servers.ask("operator", code, header.ext_fields())
+    assert (is_refused(response), response.body) == (True, b"")
+    topics = await servers.ask("operator", RequestCode.GET_ALL_TOPIC_CONFIG)
+    assert topics.code == 0, "requests of administrators need no listed right"
+
+
 async def test_a_message_that_was_sent_back_stays_readable_for_its_group(servers: Servers) -> None:
     """An account could not have its own dead letters resent."""
     own = await servers.send("mine", "Mine", b"again")
