@@ -104,6 +104,25 @@ async def test_a_leader_that_stops_waits_for_its_group(
         await closing
 
 
+async def test_a_leader_without_a_majority_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would wait forever for the commit of a send, though the producer has its response."""
+    async with ledger_group(tmp_path, commit_wait_ms=100) as group:
+        master = await group.master()
+        request = Command.request(RequestCode.SEND_MESSAGE_V2, header(), b"x")
+        assert (await ask(master, request)).code == 0
+        for broker in group.slaves():
+            await group.stop(group.name_of(broker))
+        waiters = master.ledger._waiters
+        assert waiters is not None
+        monkeypatch.setattr(waiters, "_timeout_s", 2.0)  # it outlasts the earlier steps of a stop
+        sending = asyncio.create_task(ask(master, request))
+        await until(lambda: bool(waiters._groups))
+        stopping = asyncio.create_task(group.stop(group.name_of(master)))
+        await until(lambda: master.phase == "stopping: replication")
+        await until(stopping.done)
+        assert (await sending).remark == PC_BUSY
+
+
 async def test_the_next_master_has_acknowledged_messages_and_accepts_more(tmp_path: Path) -> None:
     """When the master stops, acknowledged messages would be lost, or all later sends fail (I1)."""
     async with ledger_group(tmp_path) as group, group.producer() as producer:

@@ -107,6 +107,24 @@ async def test_sends_without_a_majority_timeout() -> None:
         assert len(stored) == 2
 
 
+@pytest.mark.parametrize("end", ["a commit", "a timeout", "a lost role"])
+async def test_a_drain_ends_with_the_last_response(end: str) -> None:
+    """A broker would never stop: its drain waits for each kind of response."""
+    sends, log = _Sends(), _Log()
+    waiters = log.waiters(timeout_ms=20 if end == "a timeout" else LONG_MS)
+    async with running(HandlerServer(sends)) as (client,):
+        parked, response = await sends.take(client)
+        waiters.park_until_commit(parked, ())
+        draining = asyncio.create_task(waiters.drain())
+        await asyncio.sleep(0)  # now it waits
+        if end == "a commit":
+            waiters.committed(0)
+        elif end == "a lost role":
+            waiters.fail()
+        await response
+        await until(draining.done)
+
+
 async def test_a_lost_role_fails_all_that_wait() -> None:
     """Sends would wait for commits of a peer that no longer leads."""
     sends, log = _Sends(), _Log()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from rocketpy.errors import RemoteProtocolError
 from rocketpy.protocol import fastjson
-from rocketpy.protocol.fastjson import ObjectKey
+from rocketpy.protocol.fastjson import MAX_DEPTH, ObjectKey
 from tests.golden_data import extract_store, parsed, store_names
 from tests.unit.filter.test_bounds import processor_s
 
@@ -81,6 +82,23 @@ def test_invalid_json_is_rejected_with_its_position(data: bytes, reason: str) ->
     with pytest.raises(RemoteProtocolError, match=reason) as refused:
         fastjson.loads(data)
     assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"), [("[", "]"), ("{a:", "}"), ("{", ":1}"), ("[{a:", "}]"), ("{{b:[", "]}:1}")]
+)
+def test_each_kind_of_nesting_is_limited(begin: str, end: str) -> None:
+    """A body of 1 MB would exhaust the stack: of arrays, objects, or objects as keys."""
+    levels = len(re.findall(r"[\[{]", begin))
+    for depth in (MAX_DEPTH // levels, MAX_DEPTH // levels + 1):
+        text = begin * depth + "''" + end * depth  # not standard JSON, because of its quotes
+        if depth * levels <= MAX_DEPTH:
+            fastjson.loads(text.encode())
+        else:
+            with pytest.raises(RemoteProtocolError, match=f"nested deeper than {MAX_DEPTH}"):
+                fastjson.loads(text.encode())
+    with pytest.raises(RemoteProtocolError, match="nested deeper than"):
+        fastjson.loads(b"['a'," + begin.encode() * 100_000)
 
 
 @pytest.mark.parametrize(

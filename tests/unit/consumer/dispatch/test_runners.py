@@ -14,7 +14,13 @@ import pytest
 
 from rocketpy.consumer.config import PushConfig
 from rocketpy.consumer.dispatch.handler import HandlerAdapter
-from rocketpy.consumer.dispatch.runner import CompletedCalls, HandlerRunner, LoopRunner, ThreadRunner
+from rocketpy.consumer.dispatch.runner import (
+    CompletedCalls,
+    HandlerRunner,
+    LoopRunner,
+    RunningCalls,
+    ThreadRunner,
+)
 from rocketpy.consumer.fetch.puller import Puller
 from rocketpy.consumer.listeners import ProcessListeners
 from rocketpy.consumer.outcomes import ConsumeResult, Later
@@ -130,6 +136,27 @@ async def test_a_blocked_handler_blocks_no_other(rig: Rig) -> None:
     rig.free(2)
     await until(lambda: rig.done == list(range(8)))
     assert sorted(rig.handled) == list(range(8))
+
+
+async def test_calls_that_end_during_a_report_are_in_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their messages would stay unsettled: the queue's offset is stuck, and a restart repeats all after it."""
+    rig = Rig("threads", width=1)
+    rig.held_up = {1}
+    rig.submit(0, 1, 2)
+    await until(lambda: rig.handled == [0, 1])
+    take = RunningCalls.take_completed
+
+    def take_and_let_the_thread_end(running: RunningCalls) -> CompletedCalls | None:
+        completed = take(running)
+        rig.free(1)
+        ends_s = time.monotonic() + LIMIT_S
+        while not running.is_over and time.monotonic() < ends_s:
+            time.sleep(0.001)
+        return completed
+
+    monkeypatch.setattr(RunningCalls, "take_completed", take_and_let_the_thread_end)
+    await until(lambda: rig.done == [0, 1, 2])
+    await rig.close()
 
 
 async def test_only_the_failed_message_is_delivered_again(rig: Rig) -> None:
