@@ -174,6 +174,42 @@ async def test_each_row_keeps_its_own_values(body: str | None, tag: str) -> None
         assert texts.get("SPARK_BODY") == {None: "null", "": "empty"}.get(bodies[number])
 
 
+@pytest.mark.parametrize("kind", ["the same names", "different names", "without some"])
+async def test_each_request_has_the_properties_of_its_rows(kind: str) -> None:
+    """The second request of a task would fail, or its rows get the properties of the first one's rows."""
+    given: list[dict[str, str] | None] = [
+        {"a": f"a{number}", f"b{number if kind == 'different names' else ''}": f"b{number}"}
+        for number in range(15)
+    ]
+    if kind == "without some":
+        given[3], given[7], given[11] = None, {}, {"c": "c"}
+    rows = [None if row is None else list(row.items()) for row in given]
+    batch = pa.record_batch(
+        {
+            "body": [f"body {number}" for number in range(15)],
+            "properties": pa.array(rows, pa.map_(pa.string(), pa.string())),
+        }
+    )
+    schema = [("body", "string"), ("properties", "map<string,string>")]
+    async with Peer() as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        sink = SinkOptions.read({"nameServer": names.address, "topic": "T", "batchSize": 5})
+        # Spark's batches are slices of longer ones.
+        parts = [batch.slice(0, 7), batch.slice(7)]
+        report = await asyncio.to_thread(send_rows, parts, Columns(schema, sink), sink, PLACE)
+    assert report.rows == 15
+    elements = [
+        element
+        for command in broker.sends
+        if command.code == RequestCode.SEND_BATCH_MESSAGE
+        for element in decode_batch(command.body)
+    ]
+    found = {element.body.decode(): properties.decode(element.properties) for element in elements}
+    for number, row in enumerate(given):
+        own = {name: value for name, value in found[f"body {number}"].items() if name[0] in "abc"}
+        assert own == (row or {})
+
+
 @pytest.mark.parametrize("format_", ["json", "msgpack"])
 def test_columns_of_one_name_are_refused_for_a_body_made_of_the_row(format_: str) -> None:
     """One of two columns with the same name, as a join returns them, would be lost."""

@@ -324,7 +324,7 @@ async def test_a_client_never_gets_the_signature_of_a_request_about_it(servers: 
 
 
 async def test_a_right_to_dead_letters_is_no_right_to_their_topics(servers: Servers, tmp_path: Path) -> None:
-    """An account that may read the dead letters of a group would read messages of every topic of the group."""
+    """An account with the dead letters of a group would read messages of all topics of the group."""
     sent = await servers.send("other", "Foreign", b"secret")
     fields = {"offset": str(sent.offset), "group": "theirs", "delayLevel": "-1", "originTopic": "Foreign"}
     assert (await servers.ask("other", RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code == 0

@@ -139,7 +139,7 @@ async def test_a_blocked_handler_blocks_no_other(rig: Rig) -> None:
 
 
 async def test_calls_that_end_during_a_report_are_in_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their messages would stay unsettled: the queue's offset is stuck, and a restart repeats all after it."""
+    """Their messages would stay unsettled: the offset of the queue would be stuck."""
     rig = Rig("threads", width=1)
     rig.held_up = {1}
     rig.submit(0, 1, 2)
