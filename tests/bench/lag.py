@@ -12,12 +12,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from struct import Struct
 from typing import Self
 
-from rocketpy.protocol.message.record import BLANK_MAGIC, STORE_TIMESTAMP_AT
+from rocketpy.protocol.message.record import BLANK_MAGIC, head_fields
 
-_START = Struct(f">iI{STORE_TIMESTAMP_AT - 8}xq")  # size, magic, store timestamp
+_START = head_fields("size", "magic", "store_timestamp")
 
 
 class LogTail:

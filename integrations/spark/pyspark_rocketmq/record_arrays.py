@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from struct import Struct
 from typing import Any, Final
 from zlib import crc32
 
@@ -18,34 +17,24 @@ import pyarrow as pa
 from rocketpy.errors import RecordCorrupt
 from rocketpy.protocol.message.message_id import message_id
 from rocketpy.protocol.message.properties import MAX_PROPERTIES_BYTES, PROPERTY_UNIQ_KEY
-from rocketpy.protocol.message.record import FIXED_BYTES, MAX_TOPIC_BYTES, MESSAGE_MAGIC
+from rocketpy.protocol.message.record import (
+    FIXED_BYTES,
+    HEAD_BYTES,
+    HEAD_FORMATS,
+    HEAD_OFFSETS,
+    MAX_TOPIC_BYTES,
+    MESSAGE_MAGIC,
+    V6_EXTRA_BYTES,
+    head_fields,
+)
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 
 _BORN_V6: Final = MessageSysFlag.BORN_HOST_V6
 _STORE_V6: Final = MessageSysFlag.STORE_HOST_V6
 _V6: Final = _BORN_V6 | _STORE_V6
-_V6_EXTRA_BYTES: Final = 12
-"""Additional bytes of an IPv6 host, compared with an IPv4 host."""
-
-_FIELDS: Final = {
-    "size": (">i4", 0),
-    "magic": (">u4", 4),
-    "body_crc": (">u4", 8),
-    "queue_id": (">i4", 12),
-    "flag": (">i4", 16),
-    "queue_offset": (">i8", 20),
-    "physical_offset": (">i8", 28),
-    "sys_flag": (">i4", 36),
-    "born_timestamp": (">i8", 40),
-    "store_timestamp": (">i8", 56),
-    "reconsume_times": (">i4", 72),
-    "body_length": (">i4", 84),
-}
-"""The integer fields of a record: numpy's type, and byte offset in a record with IPv4 hosts."""
-_BORN_HOST_AT: Final = 48
-_STORE_HOST_AT: Final = 64
-_BODY_AT: Final = 88
-_SIZE: Final = Struct(">i")
+_BORN_HOST_AT: Final = HEAD_OFFSETS["born_host"]
+_STORE_HOST_AT: Final = HEAD_OFFSETS["store_host"]
+_SIZE: Final = head_fields("size")
 _NAME_VALUE_SEPARATOR, _PROPERTY_SEPARATOR = 1, 2
 """The bytes after a property's name, and after its value."""
 
@@ -69,14 +58,14 @@ def scan(data: bytes) -> Ints | None:
 
 
 def read_field(data: bytes, name: str, starts: Ints) -> Ints:
-    """Return one of `_FIELDS` for each record that begins at one of `starts`.
+    """Return an integer field of the head, by its name, for each record that begins at one of `starts`.
 
     For a field after the hosts, `starts` include the additional bytes of IPv6 hosts.
     """
     if not len(starts):
         return starts
-    kind, offset = _FIELDS[name]
-    count = len(data) - offset - int(kind[-1]) + 1
+    kind, offset = np.dtype(f">{HEAD_FORMATS[name]}"), HEAD_OFFSETS[name]
+    count = len(data) - offset - kind.itemsize + 1
     # A view with a stride of one byte: its element i is the integer at byte i + offset.
     at_every_byte = np.ndarray((count,), kind, data, offset, (1,))
     return at_every_byte[starts].astype(np.int64)
@@ -102,10 +91,10 @@ class RecordArrays:
         self._body_shift: Ints | int = 0
         """Additional bytes of IPv6 hosts before the store host and before the body."""
         if (self.sys_flags & _V6).any():
-            self._store_shift = _V6_EXTRA_BYTES * ((self.sys_flags & _BORN_V6) != 0)
-            self._body_shift = self._store_shift + _V6_EXTRA_BYTES * ((self.sys_flags & _STORE_V6) != 0)
+            self._store_shift = V6_EXTRA_BYTES * ((self.sys_flags & _BORN_V6) != 0)
+            self._body_shift = self._store_shift + V6_EXTRA_BYTES * ((self.sys_flags & _STORE_V6) != 0)
         ends = starts + self.field("size")
-        self.body_at: Final[Ints] = starts + (_BODY_AT + self._body_shift)
+        self.body_at: Final[Ints] = starts + (HEAD_BYTES + self._body_shift)
         _require(self.body_at <= ends, "a record is too short for the hosts of its sysFlag")
         self.body_ends: Final[Ints] = self.body_at + self.field("body_length")
         self._topic_ends, self._ends = self._check_lengths(ends)
@@ -118,8 +107,8 @@ class RecordArrays:
         return RecordArrays(self.data, self._starts[np.fromiter(rows, np.int64)])
 
     def field(self, name: str) -> Ints:
-        """Return one of `_FIELDS` for each record."""
-        offset = _FIELDS[name][1]
+        """Return an integer field of the head, by its name, for each record."""
+        offset = HEAD_OFFSETS[name]
         if offset < _BORN_HOST_AT:
             return read_field(self.data, name, self._starts)
         shift = self._store_shift if offset < _STORE_HOST_AT else self._body_shift

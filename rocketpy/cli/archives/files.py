@@ -22,23 +22,26 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from struct import Struct
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from rocketpy.errors import ConfigInvalid, RecordCorrupt, RocketError
 from rocketpy.protocol.message.properties import find
-from rocketpy.protocol.message.record import MESSAGE_MAGIC, PackedRecord, decode_packed
+from rocketpy.protocol.message.record import (
+    MESSAGE_MAGIC,
+    PackedRecord,
+    decode_packed,
+    head_fields,
+)
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 FORMAT: Final = 1
 _MANIFEST: Final = "manifest.json"
-_START: Final = Struct(">iI12xq")
-"""Size, magic number, queue offset."""
-_NUMBERS: Final = Struct(">16xi16xiq")
-"""Flag, sysFlag, born time."""
+_SIZE: Final = head_fields("size")
+_START: Final = head_fields("size", "magic", "queue_offset")
+_NUMBERS: Final = head_fields("size", "flag", "sys_flag", "born_timestamp")
 _UNIQUE_ID: Final = b"UNIQ_KEY"
 
 
@@ -261,13 +264,11 @@ def stored_messages(data: bytes) -> list[StoredMessage]:
     unpack, found = _NUMBERS.unpack_from, []
     for record in decode_packed(data):
         if isinstance(record, PackedRecord):
-            head = record.head
-            flag, sys_flag, born_ms = unpack(head)
-            body, size = record.body, int.from_bytes(head[:4], "big")
+            size, flag, sys_flag, born_ms = unpack(record.head)
         else:
-            flag, sys_flag, born_ms = record.flag, record.sys_flag, record.born_timestamp
-            body, size = record.body, record.size
-        found.append(StoredMessage(flag, body, record.properties, sys_flag, born_ms, size))
+            size, flag = record.size, record.flag
+            sys_flag, born_ms = record.sys_flag, record.born_timestamp
+        found.append(StoredMessage(flag, record.body, record.properties, sys_flag, born_ms, size))
     return found
 
 
@@ -288,8 +289,8 @@ def read_messages(path: Path, position: int, end: int, count_bytes: int) -> list
         file.seek(position)
         data = _read(file, min(count_bytes, end - position))
         whole = _whole_records(data)
-        if whole == 0 and len(data) >= 4:  # the first record is longer than `count_bytes`
-            size = int.from_bytes(data[:4], "big")
+        if whole == 0 and len(data) >= _SIZE.size:  # the first record is longer than `count_bytes`
+            (size,) = _SIZE.unpack_from(data)
             if len(data) < size <= end - position:
                 data += _read(file, size - len(data))
                 whole = _whole_records(data)

@@ -44,38 +44,76 @@ Buffer = bytes | bytearray | memoryview | mmap
 MESSAGE_MAGIC: Final = 0xDAA320A7
 _MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big")
 BLANK_MAGIC: Final = 0xCBD43194
-FIXED_BYTES: Final = 91
-"""Size of a record with IPv4 hosts without body, topic and properties."""
 MIN_BLANK_BYTES: Final = 8
 """Bytes that a record must leave free at the end of a commit log file for the blank record."""
 MAX_TOPIC_BYTES: Final = 127
 """The length is a signed 8-bit field."""
-
-QUEUE_OFFSET_AT: Final = 20
-PHYSICAL_OFFSET_AT: Final = 28
-STORE_TIMESTAMP_AT: Final = 56
-"""With an IPv4 born host."""
-STORE_TIMESTAMP_AT_V6: Final = 68
-"""With an IPv6 born host."""
+V6_EXTRA_BYTES: Final = 12
+"""How much longer an IPv6 host is than an IPv4 host."""
 
 _BORN_V6: Final = 0x10
 _STORE_V6: Final = 0x20
 _V6: Final = _BORN_V6 | _STORE_V6
 _UNUSUAL: Final = _V6 | MessageSysFlag.COMPRESSED
-_BODY_CRC, _SYS_FLAG, _BODY_LENGTH = 2, 7, 14
-"""Indexes of the unpacked fields."""
+
+HEAD_FORMATS: Final = {
+    "size": "i",
+    "magic": "I",
+    "body_crc": "i",
+    "queue_id": "i",
+    "flag": "i",
+    "queue_offset": "q",
+    "physical_offset": "q",
+    "sys_flag": "i",
+    "born_timestamp": "q",
+    "born_host": "8s",
+    "store_timestamp": "q",
+    "store_host": "8s",
+    "reconsume_times": "i",
+    "prepared_transaction_offset": "q",
+    "body_length": "i",
+}
+"""The fields before the body, in order: the format of each in the language of `struct`, with IPv4 hosts.
+
+Whatever reads these fields gets their offsets from `HEAD_OFFSETS` or `head_fields`.
+"""
+_FORMATS: Final = tuple(HEAD_FORMATS.values())
+HEAD_OFFSETS: Final = {
+    name: struct.calcsize(">" + "".join(_FORMATS[:index])) for index, name in enumerate(HEAD_FORMATS)
+}
+"""Where each field of the head begins, with IPv4 hosts."""
+
+
+def head_fields(*names: str) -> Struct:
+    """Return the layout of some fields of the head with IPv4 hosts, up to the last of them.
+
+    names: of `HEAD_FORMATS`, in its order; the bytes between them are skipped.
+    """
+    layout = ">"
+    for name in names:
+        layout += f"{HEAD_OFFSETS[name] - struct.calcsize(layout)}x{HEAD_FORMATS[name]}"
+    return Struct(layout)
+
 
 # Indexed by (sysFlag & _V6) >> 4: neither, born, store, both hosts IPv6.
-_HEADS: Final = tuple(Struct(f">iIiiiqqiq{born}sq{store}siqi") for store in (8, 20) for born in (8, 20))
+_HEADS: Final = tuple(
+    Struct(">" + "".join(({**HEAD_FORMATS, "born_host": born, "store_host": store}).values()))
+    for store in ("8s", "20s")
+    for born in ("8s", "20s")
+)
 _HEAD: Final = _HEADS[0]
-_HEAD_BYTES: Final = _HEAD.size
-_OWN_BYTES: Final = 36
-"""Bytes of the head before sysFlag; later fields up to the body's length are the same in a whole batch."""
-_START: Final = Struct(">iI")
-_PLACE: Final = Struct(">iIi16xqi44xi")
-"""Size, magic, body CRC, physical offset, sysFlag and body length of a record with IPv4 hosts."""
-_CONSUMED: Final = Struct(">iIi8xq8xi44xi")
-"""Size, magic, body CRC, queue offset, sysFlag and body length of a record with IPv4 hosts."""
+HEAD_BYTES: Final = _HEAD.size
+"""Size of the fields before the body, with IPv4 hosts."""
+FIXED_BYTES: Final = HEAD_BYTES + 3
+"""Size of a record with IPv4 hosts without body, topic and properties: the head and the last two lengths."""
+_BODY_CRC, _SYS_FLAG, _BODY_LENGTH = map(list(HEAD_FORMATS).index, ("body_crc", "sys_flag", "body_length"))
+"""Indexes of the unpacked fields."""
+_OWN: Final = ">" + "".join(_FORMATS[:_SYS_FLAG])
+"""The fields before sysFlag; those after it, up to the body's length, are the same in a whole batch."""
+_OWN_BYTES: Final = struct.calcsize(_OWN)
+_START: Final = head_fields("size", "magic")
+_PLACE: Final = head_fields("size", "magic", "body_crc", "physical_offset", "sys_flag", "body_length")
+_CONSUMED: Final = head_fields("size", "magic", "body_crc", "queue_offset", "sys_flag", "body_length")
 _PROPERTIES_LENGTH: Final = Struct(">H")
 _HOSTS: Final = {8: (socket.AF_INET, Struct(">4si")), 20: (socket.AF_INET6, Struct(">16si"))}
 
@@ -171,7 +209,7 @@ def record_size(body_bytes: int, topic_bytes: int, properties_bytes: int, sys_fl
     """Return the size in bytes of a record with these parts. sys_flag: for its two IPv6 bits."""
     size = FIXED_BYTES + body_bytes + topic_bytes + properties_bytes
     if sys_flag & _V6:
-        size += 12 * ((sys_flag & _V6) >> 4).bit_count()
+        size += V6_EXTRA_BYTES * ((sys_flag & _V6) >> 4).bit_count()
     return size
 
 
@@ -200,7 +238,7 @@ def encode_record(
     body_length = len(body)
     size = FIXED_BYTES + body_length + len(topic) + len(properties)
     if v6 or len(born_host) != 8 or len(store_host) != 8:
-        size += 12 * v6.bit_count()
+        size += V6_EXTRA_BYTES * v6.bit_count()
         _check_hosts(sys_flag, born_host, store_host)
     if len(topic) > MAX_TOPIC_BYTES:
         raise TopicInvalid(f"topic of {len(topic)} bytes; the limit is {MAX_TOPIC_BYTES}")
@@ -254,7 +292,7 @@ def encode_records(
             reconsume_times, 0, 0,
         )[_OWN_BYTES:-4]  # fmt: skip
         parts[::4] = map(
-            Struct(f">iIIiiqq{len(shared)}si").pack,
+            Struct(f"{_OWN}{len(shared)}s{_FORMATS[_BODY_LENGTH]}").pack,
             sizes, repeat(MESSAGE_MAGIC), [crc32(body) & 0x7FFFFFFF for body in bodies], repeat(queue_id),
             flags, range(queue_offset, queue_offset + count), positions, repeat(shared), map(len, bodies),
         )  # fmt: skip
@@ -350,7 +388,7 @@ def decode_packed(
     while offset < end:
         if end - offset >= FIXED_BYTES:
             size, magic, body_crc, queue_offset, sys_flag, body_length = unpack(data, offset)
-            body_at = offset + _HEAD_BYTES
+            body_at = offset + HEAD_BYTES
             topic_at = body_at + body_length
             properties_at = topic_at + between_bytes
             following = offset + size
@@ -403,7 +441,7 @@ def salvage(data: bytes, offset: int, topic: str) -> Record | None:
         topic, properties = _tail(data, offset, fields[0], body_at, body_length)
         body = data[body_at : body_at + body_length]
     except RecordCorrupt:
-        if end < len(data) and data[end + 4 : end + 8] != _MAGIC_BYTES:
+        if end < len(data) and not data.startswith(_MAGIC_BYTES, end + HEAD_OFFSETS["magic"]):
             return None
         properties, body = b"", data[body_at:end]
     return _record(fields, topic, body, properties)
@@ -490,7 +528,7 @@ def _head(buffer: Buffer, offset: int) -> tuple[Any, ...]:
     fields: tuple[Any, ...] = _HEAD.unpack_from(buffer, offset)
     v6 = (fields[_SYS_FLAG] & _V6) >> 4
     if v6:
-        if size < FIXED_BYTES + 12 * v6.bit_count():
+        if size < FIXED_BYTES + V6_EXTRA_BYTES * v6.bit_count():
             raise RecordCorrupt(offset, f"size {size} leaves no room for the IPv6 hosts of sysFlag")
         fields = _HEADS[v6].unpack_from(buffer, offset)
     return fields

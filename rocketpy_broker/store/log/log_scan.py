@@ -8,6 +8,7 @@ from typing import Final
 from rocketpy.errors import RecordCorrupt, TopicInvalid, TornTail
 from rocketpy.protocol.message.record import (
     BLANK_MAGIC,
+    HEAD_OFFSETS,
     MESSAGE_MAGIC,
     MIN_BLANK_BYTES,
     RecordView,
@@ -21,6 +22,7 @@ from rocketpy_broker.store.log.messages import check_topic
 _WINDOW_BYTES: Final = 4 << 20
 _TAIL_BYTES: Final = 16 << 20
 _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")
+_MAGIC_AT: Final = HEAD_OFFSETS["magic"]
 SECTOR_BYTES: Final = 512
 """The unit that a disk writes completely or not at all."""
 _ZERO_SECTOR: Final = bytes(SECTOR_BYTES)
@@ -223,7 +225,8 @@ def _find_in_file(file: MappedFile, position: int) -> RecordView | None:
         window = file.read(base, _WINDOW_BYTES)
         hit = window.find(_MAGIC)
         while hit >= 0:
-            view = _try_record(file, base + hit - 4) if base + hit - 4 >= position else None
+            at = base + hit - _MAGIC_AT
+            view = _try_record(file, at) if at >= position else None
             if view is not None:
                 return view
             hit = window.find(_MAGIC, hit + 1)

@@ -10,11 +10,12 @@ import msgspec
 from rocketpy.errors import MessageInvalid, MessageTooLarge, RecordCorrupt, TopicInvalid, TornTail
 from rocketpy.protocol.message.properties import MAX_PROPERTIES_BYTES
 from rocketpy.protocol.message.record import (
+    HEAD_BYTES,
     MAX_TOPIC_BYTES,
     MESSAGE_MAGIC,
-    STORE_TIMESTAMP_AT,
-    STORE_TIMESTAMP_AT_V6,
+    V6_EXTRA_BYTES,
     RecordView,
+    head_fields,
     peek,
 )
 from rocketpy.protocol.message.sysflag import MessageSysFlag
@@ -24,9 +25,9 @@ NOT_IN_QUEUE: Final = MessageSysFlag.TRANSACTION_PREPARED
 NUL_IN_PROPERTIES: Final = (
     "a property contains U+0000, which recovery would take for an unwritten sector; remove the character"
 )
-TIMESTAMP_BYTES: Final = 88
+TIMESTAMP_BYTES: Final = HEAD_BYTES
 """The store timestamp is within this many bytes of a record's start."""
-_V6_EXTRA: Final = 12
+_TIMESTAMP: Final = head_fields("sys_flag", "store_timestamp")
 
 
 class QueueCursor:
@@ -136,12 +137,12 @@ def with_hosts(sys_flag: int, size: int, born_host: bytes, store_flag: int) -> t
     """Return sysFlag and size of a record with these hosts. Raises MessageInvalid."""
     if len(born_host) == 20:
         sys_flag |= MessageSysFlag.BORN_HOST_V6
-        size += _V6_EXTRA
+        size += V6_EXTRA_BYTES
     elif len(born_host) != 8:
         raise MessageInvalid(f"born host of {len(born_host)} bytes; it must have 8 bytes (IPv4) or 20 (IPv6)")
     if store_flag:
         sys_flag |= store_flag
-        size += _V6_EXTRA
+        size += V6_EXTRA_BYTES
     return sys_flag, size
 
 
@@ -165,6 +166,7 @@ def timestamp_in(start: bytes | None) -> int:
     """Return the store timestamp (ms) in the first bytes of a record; -1 for None."""
     if start is None:
         return -1
-    born_v6 = int.from_bytes(start[36:40], "big") & MessageSysFlag.BORN_HOST_V6
-    at = STORE_TIMESTAMP_AT_V6 if born_v6 else STORE_TIMESTAMP_AT
-    return int.from_bytes(start[at : at + 8], "big", signed=True)
+    sys_flag, timestamp = _TIMESTAMP.unpack_from(start)
+    if sys_flag & MessageSysFlag.BORN_HOST_V6:
+        _, timestamp = _TIMESTAMP.unpack_from(start, V6_EXTRA_BYTES)
+    return int(timestamp)

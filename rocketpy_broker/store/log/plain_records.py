@@ -8,18 +8,18 @@ of the time of calling `record.peek` for each record: see the recovery row of `t
 from __future__ import annotations
 
 from collections.abc import Callable
-from struct import Struct
 from typing import Final
 from zlib import crc32
 
 from rocketpy.protocol.message.properties import MAX_PROPERTIES_BYTES
-from rocketpy.protocol.message.record import MESSAGE_MAGIC
+from rocketpy.protocol.message.record import HEAD_BYTES, MESSAGE_MAGIC, head_fields
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy_broker.store.log.messages import DispatchRequest, QueueCursor
 
-# size, magic, crc, queue id, queue offset, physical offset, sysFlag, store timestamp, body length
-_HEAD: Final = Struct(">iIIi4xqqi16xq20xi")
-_HEAD_BYTES: Final = _HEAD.size
+_HEAD: Final = head_fields(
+    "size", "magic", "body_crc", "queue_id", "queue_offset", "physical_offset", "sys_flag", "store_timestamp",
+    "body_length",
+)  # fmt: skip
 _CRC_MASK: Final = 0x7FFFFFFF
 _IPV6: Final = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
 
@@ -55,11 +55,11 @@ class PlainRecords:
         parsed one, or 0.
         """
         unpack, cursor_of = _HEAD.unpack_from, self._cursors.get
-        last, timestamp = stop - _HEAD_BYTES, 0
+        last, timestamp = stop - HEAD_BYTES, 0
         while at <= last:
             size, magic, crc, queue_id, queue_offset, offset, sys_flag, time, body_bytes = unpack(data, at)
             end = at + size
-            body_at = at + _HEAD_BYTES
+            body_at = at + HEAD_BYTES
             topic_at = body_at + body_bytes
             if (
                 magic != MESSAGE_MAGIC

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import IntEnum
-from struct import Struct
 
 from rocketpy.errors import RecordCorrupt, StoreDamaged, TornTail
-from rocketpy.protocol.message.record import FIXED_BYTES, MESSAGE_MAGIC, peek
+from rocketpy.protocol.message.record import FIXED_BYTES, MESSAGE_MAGIC, head_fields, peek
 from rocketpy_broker.store.config import ReadConfig
 from rocketpy_broker.store.log.message_log import MessageLog
 from rocketpy_broker.store.queue.clock_steps import ClockStep
@@ -18,8 +17,7 @@ from rocketpy_broker.store.queue.consume_queue import BLANK_SIZE, UNIT, UNIT_BYT
 Accepts = Callable[[bytes], bool]
 """Returns whether a filter accepts a message with these properties (UTF-8, as stored)."""
 
-# Size, magic, queue id, queue offset, physical offset of a record.
-_RECORD_IDENTITY = Struct(">iI4xi4xqq")
+_RECORD_IDENTITY = head_fields("size", "magic", "queue_id", "queue_offset", "physical_offset")
 _SCANNED_MIN = 16_000 // UNIT_BYTES
 _SCANNED_MAX = 1024
 """Java's clients request at most this many messages in one pull. 4.6.0 stops only at the end of the file."""

@@ -144,11 +144,12 @@ def test_ipv6_hosts(sys_flag: int) -> None:
 
 def test_the_published_offsets_are_those_of_the_fields() -> None:
     """A store that patches a record in place would overwrite its neighbours."""
-    for sys_flag, timestamp_at in ((0, record.STORE_TIMESTAMP_AT), (0x10, record.STORE_TIMESTAMP_AT_V6)):
+    at = record.HEAD_OFFSETS
+    for sys_flag, extra in ((0, 0), (0x10, record.V6_EXTRA_BYTES)):
         data = bytearray(make(sys_flag=sys_flag))
-        struct.pack_into(">q", data, record.QUEUE_OFFSET_AT, 77)
-        struct.pack_into(">q", data, record.PHYSICAL_OFFSET_AT, 88)
-        struct.pack_into(">q", data, timestamp_at, 99)
+        struct.pack_into(">q", data, at["queue_offset"], 77)
+        struct.pack_into(">q", data, at["physical_offset"], 88)
+        struct.pack_into(">q", data, at["store_timestamp"] + extra, 99)
         assert bytes(data) == make(sys_flag=sys_flag, queue_offset=77, physical_offset=88, store_timestamp=99)
 
 
