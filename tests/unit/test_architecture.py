@@ -102,6 +102,14 @@ SOCKET_OPENERS = {
 }
 
 
+# A format -> the module that writes and reads it, the only one that spells it.
+CODECS = {
+    "record": "rocketpy.protocol.message.record",
+    "frame": "rocketpy.protocol.remoting.frame",
+    "JSON header": "rocketpy.protocol.remoting.header_json",
+}
+JSON_HEADER_NAMES = ("extFields", "serializeTypeCurrentRPC")
+
 # The only packages that use sockets; all others use a Transport.
 SOCKET_PACKAGES = ("rocketpy.transport",)
 
@@ -160,6 +168,39 @@ def test_only_transports_open_sockets(imports: Imports) -> None:
         and module not in SOCKET_OPENERS
     ]
     assert openers == []
+
+
+def test_formats_are_spelled_in_their_codec_only() -> None:
+    """A change of the codec would leave a second spelling behind, which reads or writes other bytes."""
+    spelled = [
+        f"{path.relative_to(ROOT)}:{line}: {text_format}"
+        for root in SOURCES.values()
+        for path in sorted(root.rglob("*.py"))
+        for line, text_format in _spelled_formats(path.read_text("utf-8"))
+        if not path.as_posix().endswith(CODECS[text_format].replace(".", "/") + ".py")
+    ]
+    assert spelled == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("from rocketpy.protocol.message.record import peek\nx = Struct('>16xi16xiq')\n", [(2, "record")]),
+        ("from rocketpy.protocol.message import record\nx = struct.unpack('>q', b)\n", [(2, "record")]),
+        (
+            "from rocketpy.protocol.message.record import peek\nn = int.from_bytes(x[36:40])\n",
+            [(2, "record")],
+        ),
+        ("magic = 0xDAA320A7\n", [(1, "record")]),
+        ("x = struct.Struct('>iI')\n", [(1, "frame")]),
+        ('x = b\'{"code":%d,"extFields":{%b}}\'\n', [(1, "JSON header")]),
+        ("def f(x):\n    return f'\"serializeTypeCurrentRPC\":{x}'\n", [(2, "JSON header")]),
+        ("x = Struct('>qiq')\nn = int.from_bytes(x[36:40])\n", []),
+    ],
+)
+def test_a_format_spelled_by_hand_is_found(source: str, found: list[tuple[int, str]]) -> None:
+    """The test above could pass because it finds nothing."""
+    assert _spelled_formats(source) == found
 
 
 @pytest.mark.parametrize("package", sorted(SOURCES))
@@ -244,6 +285,40 @@ def test_an_upward_import_is_found() -> None:
     assert not _allowed("rocketpy_broker.store.log.commit_log", "rocketpy.client")
     assert not _allowed("rocketpy_broker.broker.broker", "pyspark_rocketmq")
     assert _allowed("rocketpy_broker.store.log.commit_log", "rocketpy.errors")
+
+
+def _spelled_formats(source: str) -> list[tuple[int, str]]:
+    """The lines that lay out a record or the prefix of a frame, or contain JSON text of a header."""
+    if not any(name in source.lower() for name in ("struct", "from_bytes", "0xdaa320a7", "extfields", "rpc")):
+        return []
+    tree = ast.parse(source)
+    reads_records = any(
+        isinstance(node, ast.ImportFrom)
+        and CODECS["record"] in {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
+        for node in ast.walk(tree)
+    )
+    found = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=0xDAA320A7):
+                found.append((node.lineno, "record"))
+            case ast.Constant(value=str() | bytes() as text):
+                words = text.decode("latin-1") if isinstance(text, bytes) else text
+                if any(name in words for name in JSON_HEADER_NAMES):
+                    found.append((node.lineno, "JSON header"))
+            case ast.Call(args=[ast.Constant(value=str() as layout), *_]) if "truct" in ast.unparse(
+                node.func
+            ):
+                if layout == ">iI":
+                    found.append((node.lineno, "frame"))
+                elif reads_records:
+                    found.append((node.lineno, "record"))
+            case ast.Call(
+                func=ast.Attribute(attr="from_bytes"),
+                args=[ast.Subscript(slice=ast.Slice(upper=ast.Constant())), *_],
+            ) if reads_records:
+                found.append((node.lineno, "record"))
+    return sorted(found)
 
 
 def _raw_tasks(source: str) -> list[int]:

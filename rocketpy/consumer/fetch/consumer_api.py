@@ -13,8 +13,6 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple, cast
 
-import msgspec
-
 from rocketpy.client.broker_api import BrokerApi, broker_error, checked_offset, require_success
 from rocketpy.client.instance import ClientInstance
 from rocketpy.errors import (
@@ -50,9 +48,10 @@ from rocketpy.protocol.headers import (
     UpdateConsumerOffsetRequestHeader,
 )
 from rocketpy.protocol.message.sysflag import PullSysFlag
-from rocketpy.protocol.remoting.command import LANGUAGE, VERSION, Command
+from rocketpy.protocol.remoting.command import Command
 from rocketpy.protocol.remoting.connection import Waiter
-from rocketpy.protocol.remoting.frame import CODEC_JSON, encode_frame
+from rocketpy.protocol.remoting.frame import CODEC_JSON
+from rocketpy.protocol.remoting.template import DIGITS, HeaderTemplate, fields_template
 from rocketpy.results import PullStatus
 from rocketpy.transport import Channel
 
@@ -80,7 +79,6 @@ _LOCK_TIMEOUT_MS: Final = 1000
 """RocketMQ: 1000, fixed."""
 _OFFSET_TIMEOUT_MS: Final = 5000
 """RocketMQ: 5000, fixed."""
-_json_text: Final = msgspec.json.Encoder().encode
 
 
 class PullResponse(NamedTuple):
@@ -177,14 +175,14 @@ class ConsumerApi(BrokerApi):
                 )
                 for offset, count in ranges
             ]
-        text = _pull_text(fields)
+        template = _pull_template(fields)
         deadline_ms = self.client.now_ms() + timeout_ms
         loop = asyncio.get_running_loop()
         begun: list[asyncio.Future[Command] | None] = []
         for offset, count in ranges:
             future: asyncio.Future[Command] = loop.create_future()
             opaque = channel.expect(cast(Waiter, future), deadline_ms)
-            channel.write(encode_frame(CODEC_JSON, text % (count, offset, opaque)))
+            channel.write(template.frame((count, offset, opaque)))
             begun.append(future)
         return begun
 
@@ -299,20 +297,10 @@ class ConsumerApi(BrokerApi):
         return await self.client.request(address, Command.request(code, body=body), _LOCK_TIMEOUT_MS)
 
 
-def _pull_text(fields: Mapping[str, str]) -> bytes:
-    """Return the JSON header of a pull, with placeholders for maxMsgNums, queueOffset and opaque."""
-    texts = {name: _json_text(value).replace(b"%", b"%%") for name, value in fields.items()}
-    texts |= {"maxMsgNums": b'"%d"', "queueOffset": b'"%d"'}
-    return (
-        b'{"code":%d,"extFields":{%b},"flag":0,"language":"%b","opaque":%%d,'
-        b'"serializeTypeCurrentRPC":"JSON","version":%d}'
-        % (
-            RequestCode.PULL_MESSAGE,
-            b",".join(b'"%b":%b' % (name.encode(), texts[name]) for name in sorted(texts)),
-            LANGUAGE.encode(),
-            VERSION,
-        )
-    )
+def _pull_template(fields: Mapping[str, str]) -> HeaderTemplate:
+    """Return the frames of a pull that differ in maxMsgNums, queueOffset and opaque."""
+    varying = {"maxMsgNums": DIGITS, "queueOffset": DIGITS}
+    return HeaderTemplate(RequestCode.PULL_MESSAGE, fields_template({**fields, **varying}))
 
 
 def to_pull_response(response: Command, queue: MessageQueue, requested_offset: int) -> PullResponse:

@@ -1,15 +1,11 @@
 """Builds the properties and frames of send requests.
 
-All headers of a topic differ only in six values. So the JSON text of the header is made once for each topic,
-with placeholders, and filled in with `%`. That takes a fifth of the time of encoding a header
-(`tests.bench.send_path`). A test compares the text with the general encoder, which the other header codecs
-use.
+All headers of a topic differ only in six values, so their text is made once for each topic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from struct import Struct
 from typing import Final
 
 import msgspec
@@ -20,20 +16,33 @@ from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2
 from rocketpy.protocol.message.checksum import PROPERTY_BODY_CHECKSUM, body_checksum
 from rocketpy.protocol.message.properties import MAX_PROPERTIES_BYTES
-from rocketpy.protocol.remoting.acl import NONCE, SIGNATURE, SIGNATURE_V2, SIGNED_AT, Signer, SignerV2
+from rocketpy.protocol.remoting.acl import (
+    NONCE,
+    SIGNATURE,
+    SIGNATURE_V2,
+    SIGNED_AT,
+    Signer,
+    SignerV2,
+    signed_content,
+    signed_template_v2,
+)
 from rocketpy.protocol.remoting.command import FLAG_ONEWAY, LANGUAGE, VERSION, Command
+from rocketpy.protocol.remoting.template import (
+    ASCII,
+    DIGITS,
+    JSON,
+    HeaderTemplate,
+    fields_template,
+    json_text,
+)
 
 ONEWAY_OPAQUE: Final = 0x7FFF_FFFF
 """The opaque of all oneway requests, which have no response."""
 
-_FRAME_START: Final = Struct(">iI").pack
-
-_NUMBERS: Final = ("e", "f", "g", "h")
-"""Fields that change from send to send: queue id, sysFlag, born time, flag."""
-_PROPERTIES: Final = "i"
-
-json_text: Final = msgspec.json.Encoder().encode
-"""A text as JSON, with its quotes; control characters as ``\\u0001``."""
+_VARYING: Final = {"e": DIGITS, "f": DIGITS, "g": DIGITS, "h": DIGITS, "i": JSON}
+"""Fields that change from send to send: queue id, sysFlag, born time, flag, properties."""
+_VARYING_TO_SIGN: Final = {"e": "%d", "f": "%d", "g": "%d", "h": "%d", "i": "%b"}
+"""Their values as version 1 of the signatures covers them."""
 
 
 def properties_text(
@@ -125,9 +134,20 @@ class SendTemplate:
             reconsume_times=0,
             batch=code == RequestCode.SEND_BATCH_MESSAGE,
         )
-        self._text = self._make_text(0)
-        self._oneway_text = self._make_text(FLAG_ONEWAY)
-        self._signed_text = self._make_signed_text()
+        # _to_sign, _content: what a signature covers, with placeholders.
+        fixed = self._header.ext_fields() | (signer.fields if signer is not None else {})
+        if isinstance(signer, SignerV2):
+            self._to_sign = fields_template({**fixed, **_VARYING, NONCE: ASCII, SIGNED_AT: DIGITS})
+            self._content = signed_template_v2(code, LANGUAGE, VERSION)
+            fields = b"%b," + fields_template({SIGNATURE_V2: ASCII})
+        elif signer is not None:
+            texts = {name: value.replace("%", "%%") for name, value in fixed.items()}
+            self._to_sign = signed_content(texts | _VARYING_TO_SIGN, b"")
+            fields = fields_template({**fixed, **_VARYING, SIGNATURE: ASCII})
+        else:
+            fields = fields_template({**fixed, **_VARYING})
+        self._template = HeaderTemplate(code, fields)
+        self._oneway_template = HeaderTemplate(code, fields, FLAG_ONEWAY)
 
     def frame(
         self,
@@ -142,21 +162,16 @@ class SendTemplate:
         oneway: bool = False,
     ) -> bytes:
         """Return a whole frame with a JSON header."""
-        text = self._oneway_text if oneway else self._text
+        template = self._oneway_template if oneway else self._template
         values = (queue_id, sys_flag, born_ms, flag, json_text(properties), opaque)
-        signer = self._signer
-        if signer is None:
-            header = text % values
-        elif isinstance(signer, SignerV2):
-            # The ext fields without brackets, and their signature.
-            fields = self._signed_text % (*signer.next_nonce(), *values[:-1])
-            content = b'[%d,"%b",%d,{%b}]%b' % (self._code, LANGUAGE.encode(), VERSION, fields, body)
-            header = text % (fields, signer.signature(content).encode("ascii"), opaque)
-        else:
-            content = self._signed_text % (queue_id, sys_flag, born_ms, flag, properties.encode()) + body
-            header = text % (signer.signature(content).encode("ascii"), *values)
-        size = len(header)
-        return _FRAME_START(4 + size + len(body), size) + header + body
+        if (signer := self._signer) is None:
+            return template.frame(values, body)
+        if isinstance(signer, SignerV2):
+            fields = self._to_sign % (*signer.next_nonce(), *values[:-1])
+            content = self._content % (fields, body)
+            return template.frame((fields, signer.signature(content).encode("ascii"), opaque), body)
+        content = self._to_sign % (queue_id, sys_flag, born_ms, flag, properties.encode()) + body
+        return template.frame((signer.signature(content).encode("ascii"), *values), body)
 
     def command(
         self, queue_id: int, sys_flag: int, born_ms: int, flag: int, properties: str, body: bytes
@@ -171,38 +186,3 @@ class SendTemplate:
             properties=properties,
         )
         return Command.request(self._code, header, body)
-
-    def _fields(self) -> dict[str, str]:
-        """Return the fields that never change, with those that identify the signer."""
-        return self._header.ext_fields() | (self._signer.fields if self._signer is not None else {})
-
-    def _make_text(self, command_flag: int) -> bytes:
-        """Return the JSON header with placeholders.
-
-        They are for queue id, sysFlag, born time, flag, properties and opaque. Fields are sorted by name, so
-        a signature comes first. With version 2 of the signatures there are three placeholders: all fields,
-        the signature, and opaque.
-        """
-        if isinstance(self._signer, SignerV2):
-            ext = b'%%b,"%b":"%%b"' % SIGNATURE_V2.encode()
-        else:
-            ext = self._json_fields({} if self._signer is None else {SIGNATURE: b'"%b"'})
-        return (
-            b'{"code":%d,"extFields":{%b},"flag":%d,"language":"%b","opaque":%%d,'
-            b'"serializeTypeCurrentRPC":"JSON","version":%d}'
-            % (self._code, ext, command_flag, LANGUAGE.encode(), VERSION)
-        )
-
-    def _json_fields(self, more: dict[str, bytes]) -> bytes:
-        """Return the ext fields as JSON without brackets, sorted by name. more: further placeholders."""
-        fixed = {name: json_text(value).replace(b"%", b"%%") for name, value in self._fields().items()}
-        fixed |= dict.fromkeys(_NUMBERS, b'"%d"') | {_PROPERTIES: b"%b"} | more
-        return b",".join(b'"%b":%b' % (name.encode(), fixed[name]) for name in sorted(fixed))
-
-    def _make_signed_text(self) -> bytes:
-        """Return what a signature covers, except for the body, with placeholders for the same values."""
-        if isinstance(self._signer, SignerV2):
-            return self._json_fields({NONCE: b'"%b"', SIGNED_AT: b'"%d"'})
-        fixed = {name: value.encode().replace(b"%", b"%%") for name, value in self._fields().items()}
-        fixed |= dict.fromkeys(_NUMBERS, b"%d") | {_PROPERTIES: b"%b"}
-        return b"".join([fixed[name] for name in sorted(fixed)])

@@ -80,6 +80,14 @@ def signed_content_v2(
         raise _not_unicode(error) from error
 
 
+def signed_template_v2(code: int, language: str, version: int) -> bytes:
+    """Return the bytes that version 2 signs, with two placeholders for `%`: ext fields and body.
+
+    The ext fields are JSON without the braces; see `template.fields_template`.
+    """
+    return _json((code, language, version, msgspec.Raw(b"{%b}"))) + b"%b"
+
+
 def _not_unicode(error: UnicodeEncodeError) -> LocalProtocolError:
     return LocalProtocolError(f"a request with a text that is not valid Unicode cannot be signed: {error}")
 

@@ -17,6 +17,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple, TypeAlias
 
+from msgspec import Raw
+
 from rocketpy.errors import LocalProtocolError, RemoteProtocolError
 
 CODEC_JSON = 0
@@ -39,12 +41,14 @@ A plain tuple, since every command of every connection passes through here. Ext 
 still JSON text; None when there are none."""
 WrittenHeader: TypeAlias = tuple[int, int, int, str, int, str | None, dict[str, str] | None]
 """The same parts of a header to encode."""
+TemplateHeader: TypeAlias = tuple[int | Raw, Raw, int | Raw, str, int, str | None, Raw]
+"""The same parts of a JSON header with placeholders; see `rocketpy.protocol.remoting.template`."""
 
 _HTTP = frozenset((b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"CONN"))
 _TLS = frozenset((b"\x15\x03", b"\x16\x03"))
 """Alert and handshake."""
 
-_PREFIX = struct.Struct(">iI")
+PREFIX = struct.Struct(">iI")
 _LENGTH_BYTES = 4
 _PREFIX_BYTES = 8
 _HEADER_LENGTH_MASK = 0xFF_FFFF
@@ -112,7 +116,7 @@ class FrameDecoder:
         if len(buffer) < _PREFIX_BYTES:
             self._check_start(buffer)
             return False
-        length, word = _PREFIX.unpack_from(buffer)
+        length, word = PREFIX.unpack_from(buffer)
         self._check(length, word)
         return bool(len(buffer) >= length + _LENGTH_BYTES)
 
@@ -120,7 +124,7 @@ class FrameDecoder:
         frames: list[Frame] = []
         position, size = 0, len(buffer)
         while size - position >= _PREFIX_BYTES:
-            length, word = _PREFIX.unpack_from(buffer, position)
+            length, word = PREFIX.unpack_from(buffer, position)
             header_bytes = word & _HEADER_LENGTH_MASK
             fits = 4 + header_bytes <= length <= self._max_frame_bytes
             if not fits or header_bytes > self._max_header_bytes or word >> 24 not in CODECS:
@@ -181,4 +185,4 @@ def encode_frame_head(codec: int, header: bytes, body_bytes: int) -> bytes:
     header_bytes = len(header)
     if header_bytes > _HEADER_LENGTH_MASK:
         raise LocalProtocolError(f"a header of {header_bytes} bytes does not fit a frame's 24-bit length")
-    return _PREFIX.pack(4 + header_bytes + body_bytes, codec << 24 | header_bytes) + header
+    return PREFIX.pack(4 + header_bytes + body_bytes, codec << 24 | header_bytes) + header

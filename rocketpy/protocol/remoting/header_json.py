@@ -14,7 +14,7 @@ import msgspec
 from rocketpy.errors import LocalProtocolError, RemoteProtocolError
 from rocketpy.protocol.codes import language_name
 from rocketpy.protocol.headers.base import Int32
-from rocketpy.protocol.remoting.frame import MAX_EXT_FIELDS, WireHeader, WrittenHeader
+from rocketpy.protocol.remoting.frame import MAX_EXT_FIELDS, TemplateHeader, WireHeader, WrittenHeader
 
 
 class _ReadHeader(msgspec.Struct):
@@ -32,11 +32,11 @@ class _ReadHeader(msgspec.Struct):
 class _HeaderText(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Field order is the order on the wire."""
 
-    code: int
-    extFields: dict[str, str] | None = None  # noqa: N815
-    flag: int
+    code: int | msgspec.Raw
+    extFields: dict[str, str] | msgspec.Raw | None = None  # noqa: N815
+    flag: int | msgspec.Raw
     language: str
-    opaque: int
+    opaque: int | msgspec.Raw
     remark: str | None = None
     serializeTypeCurrentRPC: str  # noqa: N815
     version: int
@@ -109,7 +109,7 @@ def _text(key: str, value: object) -> str:
     raise RemoteProtocolError(f"JSON ext field {key!r} is a {type(value).__name__}; a string was expected")
 
 
-def encode(header: WrittenHeader) -> bytes:
+def encode(header: WrittenHeader | TemplateHeader) -> bytes:
     """Return the JSON text of a header. Raises LocalProtocolError for a text that is not valid Unicode."""
     code, opaque, flag, language, version, remark, ext = header
     text = _HeaderText(
@@ -125,4 +125,4 @@ def encode(header: WrittenHeader) -> bytes:
     try:
         return _encode(text)
     except UnicodeEncodeError as error:
-        raise LocalProtocolError(f"JSON header of code {code}: {error}") from error
+        raise LocalProtocolError(f"JSON header of code {code!r}: {error}") from error

@@ -1,31 +1,28 @@
-"""Responses to sends. In JSON they are written from a template, because each send needs one.
+"""Responses to sends. In JSON they are made from a template, because each send needs one.
 
-Only six values differ between these responses, so the rest of the frame is formatted once, when the broker's
-address is known. Binary and msgpack frames go through the ordinary encoder.
+Binary and msgpack frames go through the ordinary encoder.
 QUIRKS 18: MSG_REGION and TRACE_ON are in every response to a send, also in rejections.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from struct import Struct
 from typing import Final, NamedTuple
 
-import msgspec
+from msgspec import Raw
 
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.headers import SendMessageErrorHeader, SendMessageResponseHeader
 from rocketpy.protocol.remoting.command import (
     FLAG_READS_MSGPACK,
     FLAG_RESPONSE,
-    VERSION,
     Command,
     encode_command,
 )
 from rocketpy.protocol.remoting.frame import CODEC_JSON
+from rocketpy.protocol.remoting.template import DIGITS, NUMBER, HeaderTemplate, fields_template
 from rocketpy.transport import Channel
 
-_PREFIX: Final = Struct(">iI")
 _LESS_DURABLE: Final = (
     ResponseCode.FLUSH_DISK_TIMEOUT,
     ResponseCode.FLUSH_SLAVE_TIMEOUT,
@@ -63,12 +60,13 @@ class SendResponses:
         self.less_durable: dict[int, int] = dict.fromkeys(_LESS_DURABLE, 0)
         self._id = store_host.hex().upper() + "%016X"
         self._error_header = SendMessageErrorHeader(msg_region=region_id, trace_on=trace_on)
-        region = msgspec.json.encode(region_id).replace(b"%", b"%%")
-        self._template = (
-            b'{"code":%%d,"extFields":{"MSG_REGION":%b,"TRACE_ON":"%b","msgId":"%b","queueId":"%%d",'
-            b'"queueOffset":"%%d"},"flag":%%d,"language":"PYTHON","opaque":%%d,'
-            b'"serializeTypeCurrentRPC":"JSON","version":%d}'
-        ) % (region, b"true" if trace_on else b"false", self._id.encode(), VERSION)
+        fields: dict[str, str | Raw] = {
+            **self._error_header.ext_fields(),
+            "msgId": Raw(f'"{self._id}"'.encode()),
+            "queueId": DIGITS,
+            "queueOffset": DIGITS,
+        }
+        self._template = HeaderTemplate(NUMBER, fields_template(fields), NUMBER)
 
     def drop_bodies(self, sends: list[ParkedResponse]) -> None:
         """Free the bodies of written sends, whose responses may wait long for a flush or for replicas."""
@@ -84,9 +82,7 @@ class SendResponses:
         if request.codec != CODEC_JSON or len(positions) != 1:
             return self._encoded(parked, code)
         flag = FLAG_RESPONSE | (request.flag & FLAG_READS_MSGPACK)
-        header = self._template % (code, positions[0], queue_id, queue_offset, flag, request.opaque)
-        size = len(header)
-        return _PREFIX.pack(size + 4, size) + header
+        return self._template.frame((code, positions[0], queue_id, queue_offset, flag, request.opaque))
 
     def _encoded(self, parked: ParkedResponse, code: int) -> bytes:
         error_header = self._error_header

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rocketpy.consumer.fetch.consumer_api import _pull_text
+from rocketpy.consumer.fetch.consumer_api import _pull_template
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import PullMessageRequestHeader
 from rocketpy.protocol.remoting import header_json
@@ -31,7 +31,7 @@ def test_a_filled_header_is_that_of_the_encoder(topic: str, group: str, subscrip
         subscription=subscription,
         expression_type="SQL92",
     )
-    filled = _pull_text(header.ext_fields()) % (32, 2**62, 7)
+    frame = _pull_template(header.ext_fields()).frame((32, 2**62, 7))
     fields = msgspec.structs.replace(header, queue_offset=2**62, max_msg_nums=32).ext_fields()
     names = (RequestCode.PULL_MESSAGE, 7, 0, LANGUAGE, VERSION, None, dict(sorted(fields.items())))
-    assert filled == header_json.encode(names)
+    assert frame[8:] == header_json.encode(names)
