@@ -4,14 +4,15 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test slow planted console-test frameworks compatibility check format docs docs-serve package mutants interop interop-all bench soak attack faults spark spark35 spark40 spark41 spark-versions spark-rows spark-kills spark-demo lock audit sbom clean distclean
+.PHONY: help demo test test-client slow planted console-test frameworks compatibility check format docs docs-serve package mutants interop interop-all bench soak attack faults spark spark35 spark40 spark41 spark-versions spark-rows spark-kills spark-demo lock audit sbom clean distclean
 
 VENV := .venv
 SPARK := .cache/spark
 export NO_MKDOCS_2_WARNING := 1
 # Without caches each worker would rewrite every test file, and each server that a test starts compile its modules.
 unexport PYTHONDONTWRITEBYTECODE
-PY := $(VENV)/bin/python
+# Windows has another layout of virtual environments; there, run make in Git Bash.
+PY := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts/python.exe,bin/python)
 TOOLS := .cache/audit
 SOURCES_OF_SETUP := pyproject.toml requirements.lock
 # What the named extras need, in the versions of requirements.lock and with its hashes; then this repository itself.
@@ -48,6 +49,11 @@ demo: $(VENV)/.ready-demo ## events through name server, broker and store and ba
 
 test: $(VENV)/.ready-test ## unit, property and integration tests, on every core
 	@$(PY) -m pytest -n auto --dist worksteal $(ARGS)
+
+# Modules that import the broker are skipped where it does not run.
+test-client: $(VENV)/.ready-test ## the unit tests of the client, also on macOS and Windows
+	@$(PY) -m pytest -n auto --dist worksteal tests/property \
+		$(addprefix tests/unit/,client consumer message producer protocol runtime transport) $(ARGS)
 
 slow: $(VENV)/.ready-test ## the tests that take longer: seeded simulations, real processes killed
 	@$(PY) -m pytest -n auto --dist worksteal -m "slow and not planted and not soak and not interop and not spark" $(ARGS)

@@ -5,8 +5,10 @@ import re
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 import rocketpy
 from tools.import_map import ROOT, SOURCES
@@ -132,6 +134,23 @@ def test_contributing_has_each_target() -> None:
     assert sorted(["test", "check", "format", *named]) == sorted(phony[1].split())
 
 
+def test_the_workflow_runs_what_a_contributor_can_run() -> None:
+    """Continuous integration could check something else than `.ci/run` and the targets of make do."""
+    phony = set(re.findall(r"[\w-]+", _read("Makefile").partition("\n.PHONY:")[2].partition("\n")[0]))
+    commands = {step["run"] for job in _jobs().values() for step in job["steps"] if "run" in step}
+    assert "bash .ci/run" in commands
+    assert {command.removeprefix("make ") for command in commands} - phony == {"bash .ci/run"}
+
+
+def test_the_workflow_tests_the_promised_python_versions() -> None:
+    """A version that pyproject.toml promises could break without notice."""
+    promised = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', _read("pyproject.toml"))
+    assert [job["strategy"]["matrix"]["python"] for job in _jobs().values() if "strategy" in job] == [
+        promised,
+        promised,
+    ]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_that_a_page_names_exist(page: Path) -> None:
     """The documentation would refer to code that does not exist."""
@@ -147,6 +166,11 @@ def _first_screen() -> str:
 
 def _differences() -> str:
     return _read("docs/differences.md")
+
+
+def _jobs() -> dict[str, Any]:
+    jobs: dict[str, Any] = yaml.safe_load(_read(".github/workflows/ci.yml"))["jobs"]
+    return jobs
 
 
 def _read(name: str) -> str:

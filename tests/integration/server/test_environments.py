@@ -14,6 +14,7 @@ import pytest
 import rocketpy
 import rocketpy_broker
 from tests.waiting import LIMIT_S
+from tools.import_map import ROOT
 
 WITHOUT = """
 import sys
@@ -86,6 +87,32 @@ def test_the_client_sends_without_modules_that_windows_lacks() -> None:
         result = python(WITHOUT + SENDS, address)
         servers.terminate()
     assert (result.stdout, result.returncode) == ("SEND_OK\n", 0), result.stderr
+
+
+def test_tests_that_need_the_broker_are_skipped_elsewhere(tmp_path: Path) -> None:
+    """A contributor with macOS or Windows would see errors in place of the client's tests."""
+    (tmp_path / "elsewhere.py").write_text(
+        "import sys, sysconfig, pytest\n"
+        "@pytest.hookimpl(tryfirst=True)\n"
+        "def pytest_sessionstart():\n"
+        "    sysconfig.get_config_vars()  # cached: Linux lacks those of another system\n"
+        "    sys.platform = 'darwin'\n"
+    )
+    files = [f"tests/unit/protocol/{name}.py" for name in ("test_settings_text", "test_java")]
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "elsewhere", "-p", "no:cacheprovider", "-n", "0", *files],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        check=False,
+    )
+    assert result.returncode == 0, result
+    assert (
+        "SKIPPED [1] tests/unit/protocol/test_settings_text.py:0: the broker runs on Linux" in result.stdout
+    )
+    assert " passed, 1 skipped in " in result.stdout
 
 
 @pytest.fixture

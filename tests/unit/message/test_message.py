@@ -271,6 +271,7 @@ def test_a_pickle_from_before_messages_had_unique_ids() -> None:
     assert older == message
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_new_unique_ids_differ_among_threads_and_after_a_fork() -> None:
     """Two messages with one id would be taken for copies of each other."""
