@@ -160,6 +160,8 @@ class DeadLetterQueues:
             MessageInvalid: The message is not a dead letter, or is damaged.
             TransportError: No response arrived; see `outcome` for whether it may be stored.
             BrokerError: The broker rejected it, for instance because the group does not exist any more.
+            RocketError: With the outcome STORED: the broker has made it a dead letter again, as those of
+                RocketMQ 5.1.1 and later do while orderly consumers of the group run.
         """
         client = self._requests.running()
         dead_topic = self._requests.wrap(message.topic)

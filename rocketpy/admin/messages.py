@@ -315,6 +315,8 @@ class Messages:
             MessageInvalid: The message is damaged.
             RouteNotFound: The topic does not exist or has no writable queue, or its broker is unknown.
             BrokerError: The message's broker does not know the group, or the broker rejects the message.
+            RocketError: With the outcome STORED: the broker has made it a dead letter of the group, as those
+                of RocketMQ 5.1.1 and later do while orderly consumers of the group run.
         """
         if topic is not None and group is not None:
             raise UsageError("topic and group were both given; give one of them")

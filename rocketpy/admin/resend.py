@@ -6,20 +6,26 @@ Differs: drops the properties of the original send; otherwise the message would 
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
+from rocketpy.client.broker_api import require_success
 from rocketpy.client.instance import ClientInstance
-from rocketpy.errors import MessageInvalid, RecordCorrupt
+from rocketpy.errors import MessageInvalid, Outcome, RecordCorrupt, RocketError
 from rocketpy.message.message import DEFAULT_TOPIC, MessageExt
 from rocketpy.producer.send.response import LessDurable, parse_response
-from rocketpy.protocol.bodies import MessageQueue
-from rocketpy.protocol.codes import RequestCode
-from rocketpy.protocol.headers import SendMessageRequestHeaderV2
+from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, MessageQueue
+from rocketpy.protocol.codes import VERSION_5_1_1, RequestCode
+from rocketpy.protocol.headers import SendMessageRequestHeaderV2, ViewMessageRequestHeader
 from rocketpy.protocol.message import properties as names
 from rocketpy.protocol.message.compression import compress_if_worth
+from rocketpy.protocol.message.message_id import decode_message_id
+from rocketpy.protocol.message.record import decode
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import SendResult, SendStatus
+
+log: Final = logging.getLogger("rocketpy.admin")
 
 _TIMEOUT_MS: Final = 6000
 _RETRIES_MAX: Final = 16
@@ -57,14 +63,44 @@ async def send_to_retries(
 
     Raises:
         MessageInvalid: The message is damaged.
-        RocketError: The message was not stored, or this is unknown; see `outcome`.
+        RocketError: The message was not stored, or this is unknown; see `outcome`. With STORED, the broker
+            has made it a dead letter of the group.
     """
     properties = _properties(message, _SEND_PROPERTIES)
     properties[names.PROPERTY_RETRY_TOPIC] = topic
     properties.setdefault(names.PROPERTY_ORIGIN_MESSAGE_ID, message.offset_message_id)
     header = _header(message, queue, group, properties)
     header.max_reconsume_times = _RETRIES_MAX
-    return await _send(client, message, address, queue, header)
+    result, version = await _send(client, message, address, queue, header)
+    if version >= VERSION_5_1_1:
+        await _check_stored_for_retry(client, result, address, group)
+    return result
+
+
+async def _check_stored_for_retry(
+    client: ClientInstance, result: SendResult, address: str, group: str
+) -> None:
+    """Raise RocketError if the broker has stored a copy as a dead letter.
+
+    RocketMQ's brokers do so from 5.1.1 while a member of the group has locked a queue: they take the message
+    for a failed one of an orderly group. The response does not tell.
+    """
+    _, offset = decode_message_id(result.offset_message_id)
+    command = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset))
+    try:
+        response = require_success(await client.request(address, command, _TIMEOUT_MS), address)
+        topic = decode(response.body, check_crc=False).topic
+    except RocketError as error:
+        log.info("where broker %s stored the copy for group %s is not known: %s", address, group, error)
+        return
+    if topic == DLQ_TOPIC_PREFIX + group:
+        raise RocketError(
+            f"broker {address} stored the copy of the message as a dead letter of group {group} again: "
+            "brokers of RocketMQ 5.1.1 and later do so while a member has locked a queue, as orderly "
+            "consumers do. Close the group's consumers, send the message again, then start them; the locks "
+            "of a killed one last a minute",
+            outcome=Outcome.STORED,
+        )
 
 
 async def send_to_topic(
@@ -84,7 +120,8 @@ async def send_to_topic(
         RocketError: The message was not stored, or this is unknown; see `outcome`.
     """
     header = _header(message, queue, group, _properties(message, _SEND_PROPERTIES + _CONSUMER_PROPERTIES))
-    return await _send(client, message, address, queue, header)
+    result, _ = await _send(client, message, address, queue, header)
+    return result
 
 
 async def _send(
@@ -93,7 +130,8 @@ async def _send(
     address: str,
     queue: MessageQueue,
     header: SendMessageRequestHeaderV2,
-) -> SendResult:
+) -> tuple[SendResult, int]:
+    """Return the result, and RocketMQ's number of the broker's version."""
     body, header.sys_flag = _body(message)
     command = Command.request(RequestCode.SEND_MESSAGE_V2, header, body)
     # Sent once: a repeated request might store it twice.
@@ -101,7 +139,7 @@ async def _send(
     result = parse_response(response, queue, message.message_id)
     if result.status is not SendStatus.SEND_OK:
         client.shared(_less_durable).record((result,))
-    return result
+    return result, response.version
 
 
 def _less_durable(_client: ClientInstance) -> LessDurable:

@@ -21,7 +21,7 @@ from rocketpy import (
     PushConsumer,
 )
 from rocketpy.admin import ProducerMember, QueryResult, TrackState
-from rocketpy.errors import BrokerError, RequestTimeout
+from rocketpy.errors import BrokerError, Outcome, RequestTimeout, RocketError
 from tests.interop.cluster import Cluster, only_broker
 from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer
 from tests.interop.sides import NEWER, OPERATOR, OPERATOR_ACL, OUR_SDK, Side, serve
@@ -144,6 +144,52 @@ async def test_consumers_of_a_message_and_dead_letters(servers: Cluster) -> None
         assert await eventually(arrived, 60)
         assert {one.body for one in seen[before:]} == {b"0", b"1", b"2"}
         assert (await admin.dead_letters.resend_all(group, offsets=done.next_offsets)).resent == 0
+
+
+async def test_dead_letters_of_an_orderly_group(servers: Cluster, side: Side) -> None:
+    """Brokers of 5.x make them dead letters again while members have locks, and report success."""
+    topic, group = servers.topic("in_order"), servers.topic("orderly_group")
+    await send(servers, topic, 1)
+    seen: list[MessageExt] = []
+
+    async def handle(message: MessageExt) -> Later | None:
+        seen.append(message)
+        return Later(suspend_ms=10) if len(seen) == 1 else None
+
+    def consumer() -> PushConsumer:
+        config = PushConfig(consume_from=ConsumeFrom.FIRST_OFFSET, orderly=True, max_reconsume_times=0)
+        made = PushConsumer(group, servers.namesrv.address, handle, config=config)
+        made.subscribe(topic)
+        return made
+
+    async with AdminClient(servers.namesrv.address) as admin:
+
+        async def letters() -> int:
+            return len((await admin.fetch_dead_letters(group)).messages)
+
+        async def handled_again() -> bool | None:
+            return len(seen) == 2 or None
+
+        async with consumer():
+
+            async def has_letter() -> bool | None:
+                return await letters() == 1 or None
+
+            assert await eventually(has_letter, 60)
+            if side.version == "5.3.3":
+                with pytest.raises(RocketError, match="Close the group's consumers") as failed:
+                    await admin.dead_letters.resend_all(group)
+                assert failed.value.outcome is Outcome.STORED
+                assert await letters() == 2
+            else:
+                assert (await admin.dead_letters.resend_all(group)).resent == 1
+                assert await eventually(handled_again, 60)
+        if side.version == "5.3.3":
+            letter = (await admin.fetch_dead_letters(group)).messages[0]
+            await admin.dead_letters.resend(letter)
+            async with consumer():
+                assert await eventually(handled_again, 60)
+        assert {message.body for message in seen} == {b"0"}
 
 
 async def test_producers_are_listed(servers: Cluster) -> None:
