@@ -110,7 +110,7 @@ interop: ## both directions against the real RocketMQ 4.6.0 (needs Maven and a J
 interop-all: ## the interop cases with servers of 4.6.0, 4.9.7 and 5.3.3; writes docs/compatibility.md (an hour)
 	@$(MAKE) --no-print-directory interop ARGS="--all --page $(ARGS)"
 
-mutants: $(VENV)/.ready-mutants ## whether tests notice small changes: ARGS="store ha dledger producer protocol", or "store --report"
+mutants: $(VENV)/.ready-mutants ## whether tests notice small changes: ARGS="store ha dledger producer protocol", "sample --seed 7 --count 200", or "store --report"
 	@nice -n 10 $(PY) -m tools.mutants $(ARGS)
 
 bench: $(VENV)/.ready-bench ## speed beside the real RocketMQ 4.6.0 (needs Maven and a JDK)

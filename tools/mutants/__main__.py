@@ -4,10 +4,12 @@
     python -m tools.mutants store --again  tries the survivors again, after tests were added
     python -m tools.mutants store --report prints the score and the survivors, and tries nothing
     python -m tools.mutants store --show 0123456789ab    prints what a mutant changes
+    python -m tools.mutants sample --seed 7 --count 200  tries 200 mutants, shared by the packages of `SAMPLE`
 
-The sample: 300 places of each package, drawn with seed 20 from all that cosmic-ray's operators and `DropCall`
-can change. Results are kept in .cache/mutants/PACKAGE.jsonl, one line per trial; a mutant's last line
-counts. Survivors that no test should notice are explained in tools/mutants/explained.txt, and do not count.
+The sample: 300 places of each package, drawn with seed 20 from all that cosmic-ray's operators, `DropCall`
+and `SwapSteps` can change. Results are kept in .cache/mutants/PACKAGE.jsonl, one line per trial; a mutant's
+last line counts. Survivors that no test should notice are explained in tools/mutants/explained.txt, and do
+not count; an explanation holds for each package that contains the module.
 The id of a mutant depends on module, definition, operator and text of the line. A report lists explanations
 of mutants that no longer exist.
 """
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple, TypedDict
 
 from tools.mutants import coverage_of, trial
-from tools.mutants.packages import CACHE, PACKAGES, ROOT
+from tools.mutants.packages import CACHE, PACKAGES, ROOT, SAMPLE
 from tools.mutants.places import Mutant, draw
 
 SEED = 20
@@ -63,10 +65,11 @@ class Job(NamedTuple):
 def main() -> None:
     """Run the command line."""
     options = _options()
-    for name in options.packages:
-        explained = _explained(name)
+    explained = _explained()
+    scores = []
+    for name, count in _counts(options.packages, options.count):
         mutants = draw(PACKAGES[name].source, options.seed)
-        sample = mutants[: options.count]
+        sample = mutants[:count]
         if options.show:
             for mutant in sample:
                 if mutant.id in options.show:
@@ -79,16 +82,37 @@ def main() -> None:
             ]
             _try_all(name, wanted, options)
         if options.report:
-            _report_stale(mutants, explained)
-        _report(name, sample, _results(name), explained, full=options.report)
+            _report_stale(mutants, _explained(name))
+        scores.append(_report(name, sample, _results(name), explained, full=options.report))
+    if len(scores) > 1:
+        killed, counted = map(sum, zip(*scores, strict=True))
+        print(f"together: {killed} of {counted} noticed ({100 * killed / max(counted, 1):.1f} %)")
+
+
+def _counts(names: Iterable[str], count: int) -> Iterator[tuple[str, int]]:
+    """Yield each package with its number of mutants. The packages of "sample" share `count`."""
+    for name in names:
+        if name != "sample":
+            yield name, count
+            continue
+        for number, shared in enumerate(SAMPLE):
+            yield shared, count // len(SAMPLE) + (number < count % len(SAMPLE))
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m tools.mutants", description="Try a sample of mutants.")
-    parser.add_argument("packages", nargs="+", choices=PACKAGES, help="packages whose mutants are tried")
+    parser.add_argument(
+        "packages",
+        nargs="+",
+        choices=[*PACKAGES, "sample"],
+        help='packages whose mutants are tried; "sample": a few of ' + ", ".join(SAMPLE),
+    )
     parser.add_argument("--seed", type=int, default=SEED, help="seed of the sample (default: %(default)s)")
     parser.add_argument(
-        "--count", type=int, default=COUNT, help="mutants of each package (default: %(default)s)"
+        "--count",
+        type=int,
+        default=COUNT,
+        help="mutants of each package, or of all for sample (default: %(default)s)",
     )
     parser.add_argument("--jobs", type=int, default=2, help="trials at a time (default: %(default)s)")
     parser.add_argument(
@@ -125,7 +149,7 @@ def _try_all(name: str, mutants: list[Mutant], options: argparse.Namespace) -> N
                 _keep(name, _result(job, "not reached", "", 0, commit))
                 done += 1
                 continue
-            started = _start(job, reached)
+            started = _start(job, reached, PACKAGES[name].options)
             running[started.pid] = (started, job)
         if not running:
             return
@@ -133,7 +157,7 @@ def _try_all(name: str, mutants: list[Mutant], options: argparse.Namespace) -> N
         _, job = running.pop(ended.pid)
         if outcome == "passed" and len(job.steps) > 1:
             job = job._replace(steps=job.steps[1:])
-            started = _start(job, reached)
+            started = _start(job, reached, PACKAGES[name].options)
             running[started.pid] = (started, job)
             continue
         word = {"passed": "survived", "failed": "killed"}.get(outcome, outcome)
@@ -161,11 +185,11 @@ def _steps(tests: list[str], reached: coverage_of.Reached, seconds_max: float) -
     yield from (step for step in (first, others) if step)
 
 
-def _start(job: Job, reached: coverage_of.Reached) -> trial.Trial:
+def _start(job: Job, reached: coverage_of.Reached, options: Iterable[str]) -> trial.Trial:
     tests = job.steps[0]
     expected = sum(reached.seconds[test] for test in tests)
     return trial.start(
-        ["-x", "-p", "no:cov", "-p", "no:xdist", *tests],
+        ["-x", "-p", "no:cov", "-p", "no:xdist", *options, *tests],
         path=job.mutant.path,
         source=job.mutant.source(),
         cpu_seconds=int(20 + 4 * expected),
@@ -219,14 +243,14 @@ def _file_of(name: str) -> Path:
     return CACHE / f"{name}.jsonl"
 
 
-def _explained(name: str) -> dict[str, str]:
-    """Return the explained mutants of a package, each with the reason why no test should notice it."""
+def _explained(name: str = "") -> dict[str, str]:
+    """Return the explained mutants, each with the reason why no test should notice it. name: one section."""
     found: dict[str, str] = {}
     section = ""
     for line in EXPLAINED.read_text("utf-8").splitlines():
         if line.startswith("#"):
             section = line.removeprefix("# ")
-        elif section == name:
+        elif name in {section, ""}:
             identity, reason = line.split(maxsplit=1)
             found[identity] = reason
     return found
@@ -240,7 +264,8 @@ def _report_stale(mutants: Iterable[Mutant], explained: dict[str, str]) -> None:
 
 def _report(
     name: str, sample: Iterable[Mutant], results: dict[str, Result], explained: dict[str, str], *, full: bool
-) -> None:
+) -> tuple[int, int]:
+    """Print a package's score. Returns how many mutants were killed, and how many count."""
     known = [(mutant, results[mutant.id]) for mutant in sample if mutant.id in results]
     survivors = [(mutant, result) for mutant, result in known if result["outcome"] not in KILLED]
     unexplained = [(mutant, result) for mutant, result in survivors if mutant.id not in explained]
@@ -255,6 +280,7 @@ def _report(
         f"{name}: {killed} of {counted} noticed ({100 * killed / max(counted, 1):.1f} %), "
         f"{len(unexplained)} not, {len(survivors) - len(unexplained)} explained; {dict(counts)}"
     )
+    return killed, counted
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 import coverage
 
 from tools.mutants import trial
-from tools.mutants.packages import CACHE, PACKAGES, ROOT, fingerprint
+from tools.mutants.packages import CACHE, PACKAGES, ROOT, Package, fingerprint
 
 RECORDING_SECONDS_MAX = 1800
 
@@ -45,7 +45,7 @@ def load_or_record(name: str) -> Reached:
     data_file = CACHE / f"{name}-{fingerprint([package.source, *(ROOT / path for path in tests)])}.coverage"
     notes = data_file.with_suffix(".json")
     if not notes.exists():
-        _record(package.source, tests, data_file, notes)
+        _record(package, tests, data_file, notes)
     data = coverage.CoverageData(str(data_file))
     data.read()
     noted = json.loads(notes.read_text("utf-8"))
@@ -53,18 +53,18 @@ def load_or_record(name: str) -> Reached:
     return Reached(_lines(data), seconds)
 
 
-def _record(source: Path, tests: list[str], data_file: Path, notes: Path) -> None:
+def _record(package: Package, tests: list[str], data_file: Path, notes: Path) -> None:
     CACHE.mkdir(parents=True, exist_ok=True)
     config = data_file.with_suffix(".rc")
     config.write_text(f"[run]\nbranch = false\nparallel = false\ndata_file = {data_file}\n", "utf-8")
-    where = f"--cov={source.relative_to(ROOT)}"
-    options = [where, f"--cov-config={config}", "--cov-context=test", "--cov-report="]
+    where = f"--cov={package.source.relative_to(ROOT)}"
+    options = [*package.options, where, f"--cov-config={config}", "--cov-context=test", "--cov-report="]
     running = trial.start(
         [*options, *tests], cpu_seconds=RECORDING_SECONDS_MAX, wall_seconds=RECORDING_SECONDS_MAX
     )
     _, found, ended = trial.wait([running])
     if ended == "timeout" or not found.durations or not data_file.exists():
-        raise RuntimeError(f"the tests of {source} could not be recorded ({ended}):\n{found.output}")
+        raise RuntimeError(f"the tests of {package.source} could not be recorded ({ended}):\n{found.output}")
     notes.write_text(json.dumps({"durations": found.durations, "failed": found.failed}), "utf-8")
 
 

@@ -23,8 +23,15 @@ class Package(NamedTuple):
 
     source: Path
     tests: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    """Options of pytest that choose these tests."""
 
 
+_WITHOUT_SESSION = (
+    "not (topics_and_queues or stream or its_times or partitions or prefix or left_out or fail_at_load or "
+    "few_messages)"
+)
+"""Tests of Spark's tasks that start no Spark session."""
 PACKAGES = {
     "store": Package(
         ROOT / "rocketpy_broker/store",
@@ -85,4 +92,78 @@ PACKAGES = {
         ROOT / "rocketpy/protocol",
         ("tests/unit/protocol", "tests/property", "tests/unit/message/test_message.py"),
     ),
+    "send": Package(
+        ROOT / "rocketpy/producer/send",
+        (
+            "tests/unit/producer",
+            "tests/integration/producer/test_producer.py",
+            "tests/integration/producer/test_batching.py",
+            "tests/integration/producer/test_bursts.py",
+            "tests/integration/producer/test_send_status.py",
+            "tests/integration/producer/test_slow_broker.py",
+            "tests/integration/producer/test_timers.py",
+            "tests/integration/client/test_client_life.py",
+            "tests/integration/client/test_failures.py",
+            "tests/integration/client/test_misuse.py",
+        ),
+    ),
+    "consume": Package(
+        ROOT / "rocketpy/consumer",
+        (
+            "tests/unit/consumer",
+            "tests/integration/consumer",
+            "tests/integration/client/test_application_code.py",
+            "tests/integration/client/test_client_life.py",
+            "tests/integration/client/test_failures.py",
+            "tests/integration/client/test_misuse.py",
+        ),
+    ),
+    "replication": Package(
+        ROOT / "rocketpy_broker/replication",
+        (
+            "tests/unit/replication",
+            "tests/sim",
+            "tests/property/test_hostile_bytes.py",
+            "tests/integration/replication/test_ha.py",
+            "tests/integration/replication/test_ha_status.py",
+            "tests/integration/replication/test_missing_replicas.py",
+            "tests/integration/replication/test_raft_peers.py",
+            "tests/integration/replication/test_ledger_brokers.py",
+            "tests/integration/replication/test_ledger_directories.py",
+            "tests/integration/replication/test_peer_tasks.py",
+            "tests/integration/security/test_raft_secret.py",
+        ),
+    ),
+    "handlers": Package(
+        ROOT / "rocketpy_broker/handlers",
+        (
+            "tests/unit/handlers",
+            "tests/unit/broker",
+            "tests/integration/broker",
+            "tests/integration/security/test_access_attacks.py",
+            "tests/integration/security/test_access_table.py",
+            "tests/integration/producer/test_timers.py",
+            "tests/integration/producer/test_requests.py",
+        ),
+    ),
+    "security": Package(
+        ROOT / "rocketpy_broker/security",
+        ("tests/unit/security", "tests/unit/handlers/test_access_handler.py", "tests/integration/security"),
+    ),
+    "spark": Package(
+        ROOT / "integrations/spark/pyspark_rocketmq",
+        (
+            "tests/spark/test_task.py",
+            "tests/spark/test_record_arrays.py",
+            "tests/spark/test_source_options.py",
+        ),
+        (
+            "-m",
+            "spark",
+            "-k",
+            _WITHOUT_SESSION,
+        ),
+    ),
 }
+SAMPLE = ("send", "consume", "store", "replication", "handlers", "security", "spark")
+"""The packages whose mutants are tried by the name "sample", each with the same share."""

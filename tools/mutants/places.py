@@ -15,16 +15,17 @@ from typing import Any
 
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
+from cosmic_ray.operators.operator import Operator
 from cosmic_ray.plugins import get_operator, operator_names
 
-from tools.mutants.drop_call import DropCall
+from tools.mutants.operators import DropCall, SwapSteps
 from tools.mutants.packages import CACHE, ROOT, fingerprint
 
 # The first two need names of variables as arguments; the third breaks nearly every class and property.
 LEFT_OUT = ("core/VariableReplacer", "core/VariableInserter", "core/RemoveDecorator")
 # These rarely change a result: small integers are single objects, and combined flags have no bit in common.
 ALIKE = ("_Eq_Is", "_Is_Eq", "_NotEq_IsNot", "_IsNot_NotEq", "_BitOr_Add", "_BitOr_BitXor")
-DROP_CALL = "rocketpy/DropCall"
+OWN: dict[str, type[Operator]] = {"rocketpy/DropCall": DropCall, "rocketpy/SwapSteps": SwapSteps}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +111,12 @@ def _mutants_of(path: Path) -> Iterator[tuple[object, Mutant]]:
 def _operators() -> list[str]:
     return [
         *(name for name in sorted(operator_names()) if name not in LEFT_OUT and not name.endswith(ALIKE)),
-        DROP_CALL,
+        *OWN,
     ]
 
 
 def _operator(name: str) -> Any:
-    return DropCall() if name == DROP_CALL else get_operator(name)()
+    return OWN[name]() if name in OWN else get_operator(name)()
 
 
 def _ignored(tree: ast.AST) -> list[tuple[tuple[int, int], tuple[int, int]]]:

@@ -142,6 +142,7 @@ def _child(arguments: Sequence[str], path: str, source: str, cpu_seconds: int, f
         io.TextIOWrapper(io.FileIO(number, "w"), "utf-8", line_buffering=True) for number in (1, 2)
     )
     if path:
+        importlib.import_module("pytest_rocketpy")  # now: its finder would come before that of the mutant
         sys.meta_path.insert(0, _Changed(path, source))
     tests = _run_pytest(arguments)
     (folder / "report.json").write_text(
@@ -189,7 +190,10 @@ class _Changed:
     """A finder that gives one module of this repository a changed source."""
 
     def __init__(self, path: str, source: str) -> None:
-        self._name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        parts = path.removesuffix(".py").removesuffix("/__init__").split("/")
+        while parts[0] not in OURS:  # a folder of the import path, such as integrations/spark
+            del parts[0]
+        self._name = ".".join(parts)
         self._source = source
 
     def find_spec(
