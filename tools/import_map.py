@@ -1,10 +1,10 @@
-"""Reads the imports between modules, and keeps the diagram in docs/internals/map.md up to date.
+"""Reads the imports between modules, and keeps the pictures of docs/internals/map.md up to date.
 
-    python -m tools.import_map --check    fails if the diagram is out of date
-    python -m tools.import_map --write    draws the diagram
+    python -m tools.import_map --check    fails if a picture is out of date
+    python -m tools.import_map --write    draws the pictures
 
-A part is a package (`rocketpy.protocol`) or a module next to the packages (`rocketpy.config`). The diagram
-shows parts, so it changes only when imports between parts change.
+A part is a package (`rocketpy.protocol`) or a module next to the packages (`rocketpy.config`). One picture
+shows packages, the other one parts, so they change only when imports between parts change.
 """
 
 import ast
@@ -15,6 +15,9 @@ from operator import eq
 from pathlib import Path
 from typing import NamedTuple
 
+from tools import layers
+from tools.layers import Box
+
 ROOT = Path(__file__).parent.parent
 SOURCES = {
     "rocketpy": ROOT / "rocketpy",
@@ -23,9 +26,10 @@ SOURCES = {
     "rocketpy_otel": ROOT / "integrations/otel/rocketpy_otel",
     "pytest_rocketpy": ROOT / "integrations/pytest/pytest_rocketpy",
 }
-MAP_PAGE = ROOT / "docs/internals/map.md"
-BEGIN = "<!-- import map: begin; drawn by python -m tools.import_map --write -->"
-END = "<!-- import map: end -->"
+PACKAGES_PICTURE = ROOT / "docs/images/packages.svg"
+PARTS_PICTURE = ROOT / "docs/images/parts.svg"
+# The colour of a distribution, as a CSS class of `tools.svg`; integrations share one.
+_KINDS = {"rocketpy": "a", "rocketpy_broker": "c"}
 # Every part may import these; their arrows would only hide the others.
 EVERYWHERE = frozenset({"rocketpy.errors", "rocketpy._version"})
 
@@ -105,43 +109,42 @@ def find_cycle(graph: Graph) -> list[str]:
     return []
 
 
-def draw(imports: Imports) -> str:
-    """Return a mermaid flow chart of the parts, without arrows that other arrows imply."""
+def package_graph(imports: Imports) -> Graph:
+    """Package -> packages that it imports, also through modules. An integration counts as one package."""
+    packages = {module.rpartition(".")[0] for module in imports}
     parts = part_graph(imports)
-    lines = ["```mermaid", "flowchart TD"]
-    for package in SOURCES:
-        members = sorted(part for part in parts if part.split(".")[0] == package)
-        lines.append(f"    subgraph {package}_[{package}]")
-        lines += [f"        {_node(part)}[{part.partition('.')[2] or 'public names'}]" for part in members]
-        lines.append("    end")
-    for part in sorted(parts):
-        lines += [f"    {_node(part)} --> {_node(other)}" for other in sorted(_shown_arrows(part, parts))]
-    return "\n".join([*lines, "```"])
+    shown: dict[str, set[str]] = {}
+    for part in parts:
+        reached = {_shown_package(other, packages) for other in _reachable(part, parts)}
+        if package := _shown_package(part, packages):
+            shown.setdefault(package, set()).update(reached - {package, ""})
+    return {package: frozenset(reached) for package, reached in shown.items()}
 
 
-def page_with(picture: str, page: str) -> str:
-    """Return the page with the picture between its markers. Raises ValueError if it has no markers."""
-    head, _, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not end:
-        raise ValueError(f"{MAP_PAGE.name} must contain the lines {BEGIN!r} and {END!r}")
-    return f"{head}{BEGIN}\n{picture}\n{END}{tail}"
+def pictures(imports: Imports) -> Mapping[Path, str]:
+    """File -> picture of the packages, and one of all parts. Both omit arrows that other arrows imply."""
+    return {
+        PACKAGES_PICTURE: _draw("The packages and their imports", package_graph(imports)),
+        PARTS_PICTURE: _draw("The packages, the modules beside them, and their imports", part_graph(imports)),
+    }
 
 
 def main(arguments: list[str]) -> int:
-    """Check or write the diagram; return the exit status."""
+    """Check or write the pictures; return the exit status."""
     if arguments not in (["--check"], ["--write"]):
         print(__doc__)
         return 2
-    page = MAP_PAGE.read_text("utf-8")
-    wanted = page_with(draw(read_imports()), page)
-    if wanted == page:
-        return 0
-    if arguments == ["--write"]:
-        MAP_PAGE.write_text(wanted, "utf-8")
-        return 0
-    print(f"{MAP_PAGE.relative_to(ROOT)} is out of date; update it: python -m tools.import_map --write")
-    return 1
+    stale = {
+        path: picture
+        for path, picture in pictures(read_imports()).items()
+        if not path.exists() or path.read_text("utf-8") != picture
+    }
+    for path, picture in stale.items():
+        if arguments == ["--write"]:
+            path.write_text(picture, "utf-8")
+        else:
+            print(f"{path.relative_to(ROOT)} is out of date; update it: python -m tools.import_map --write")
+    return int(bool(stale) and arguments == ["--check"])
 
 
 def _modules() -> Iterator[tuple[str, Path]]:
@@ -176,6 +179,26 @@ def _cycle_from(name: str, graph: Graph, path: list[str], done: set[str]) -> lis
     return []
 
 
+def _draw(title: str, graph: Graph) -> str:
+    boxes = {}
+    for name in graph:
+        package, _, inner = name.partition(".")
+        kind = _KINDS.get(package, "b")
+        boxes[name] = Box(package, inner, kind) if inner else Box("", package, kind)
+    arrows = {name: _shown_arrows(name, graph) for name in graph}
+    return layers.draw(
+        title, arrows, boxes, {kind: name for name, kind in _KINDS.items()} | {"b": "integrations"}
+    )
+
+
+def _shown_package(part: str, packages: Iterable[str]) -> str:
+    """Return the package that stands for a part; empty for a module beside the packages."""
+    distribution = part.partition(".")[0]
+    if distribution not in _KINDS:
+        return distribution
+    return part if part in packages else ""
+
+
 def _shown_arrows(part: str, parts: Graph) -> set[str]:
     direct = parts[part]
     implied = {far for near in direct for far in _reachable(near, parts)}
@@ -191,10 +214,6 @@ def _reachable(part: str, parts: Graph) -> set[str]:
             found.add(name)
             todo += parts.get(name, ())
     return found
-
-
-def _node(part: str) -> str:
-    return part.replace(".", "_")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,9 @@ PAGE = ROOT / "docs/internals/glossary.md"
 ROWS = re.findall(
     r"^\| (?!Word|--)(.+?) \| (.+?) \| (.+?) \| `([\w.]+)` \|$", PAGE.read_text("utf-8"), re.MULTILINE
 )
-TOUR = (ROOT / "docs/internals/map.md").read_text("utf-8").partition("## A reading tour")[2]
+TOUR = (
+    (ROOT / "docs/internals/map.md").read_text("utf-8").partition("## Reading tours")[2].partition("\n## ")[0]
+)
 STEPS = re.findall(r"^\d+\. (?:.+\n)(?: {3}.+\n)*", TOUR, re.MULTILINE)
 # What the code called things before; each has a better name in the glossary.
 RETIRED = frozenset(
