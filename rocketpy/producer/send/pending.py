@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import compress
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -141,8 +142,7 @@ class PendingSend(msgspec.Struct, eq=False, weakref=False):
     @property
     def is_cancelled(self) -> bool:
         """Whether no caller waits for it any more."""
-        futures = self.futures
-        return futures[0].done() and (len(futures) == 1 or all(future.done() for future in futures))
+        return all(future.done() for future in self.futures)
 
     def rules(self, retry: RetryConfig) -> SendRules:
         """Return the limits of this send, for `rocketpy.producer.send.retry.decide`."""
@@ -265,6 +265,7 @@ class PendingSend(msgspec.Struct, eq=False, weakref=False):
         self.other_properties = list(compress(self.other_properties, kept))
         self.message_ids = list(compress(self.message_ids, kept))
         self.events = list(compress(self.events, kept))
+        self.attempts = _attempts_for(self.attempts, kept)
         self.count -= dropped.messages
         self.size -= dropped.size
         return dropped
@@ -272,6 +273,7 @@ class PendingSend(msgspec.Struct, eq=False, weakref=False):
     def split(self) -> list[PendingSend]:
         """Return each message of a rejected batch as a send of its own, with the same id and deadline."""
         events: Sequence[Sequence[SendEvent]] = [(event,) for event in self.events] or [()] * self.count
+        indexes = range(self.count)
         return [
             msgspec.structs.replace(
                 self,
@@ -287,12 +289,29 @@ class PendingSend(msgspec.Struct, eq=False, weakref=False):
                 size=len(message.body),
                 count=1,
                 events=event,
+                attempts=_attempts_for(self.attempts, [other == index for other in indexes]),
                 precedes=True,
             )
-            for message, message_id, other_properties, future, event in zip(
-                self.messages, self.message_ids, self.other_properties, self.futures, events, strict=True
+            for index, message, message_id, other_properties, future, event in zip(
+                indexes,
+                self.messages,
+                self.message_ids,
+                self.other_properties,
+                self.futures,
+                events,
+                strict=True,
             )
         ]
+
+
+def _attempts_for(attempts: tuple[Attempt, ...], kept: Sequence[bool]) -> tuple[Attempt, ...]:
+    """Return the attempts of a batch as those of a part of its messages: an attempt may have stored it."""
+    return tuple(
+        attempt
+        if isinstance(attempt.end, RocketError)
+        else replace(attempt, end=list(compress(attempt.end, kept)))
+        for attempt in attempts
+    )
 
 
 class CancelledMessages(NamedTuple):

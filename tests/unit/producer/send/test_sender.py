@@ -230,6 +230,54 @@ async def test_a_batch_that_is_rejected_at_its_second_attempt_is_sent_singly() -
     assert {given["UNIQ_KEY"] for _, given in alone} == {result.message_id for result in results}
 
 
+async def test_a_batch_whose_callers_have_all_cancelled_is_not_sent() -> None:
+    """A task group that fails cancels all its sends at once: the producer would fail, with other sends."""
+    async with Peer() as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        async with Producer("g", names.address) as producer:
+            await producer.send(Message("T", b"first"))
+            sent = producer.send_nowait(Message("T", b"sent"))  # the others wait for the end of the iteration
+            for send in [producer.send_nowait(Message("T", b"cancelled")) for _ in range(3)]:
+                send.cancel()
+            await sent
+            await producer.flush()
+            await asyncio.gather(*[producer.send(Message("T", b"later")) for _ in range(3)])
+            assert producer.health().ok
+            assert producer.health().in_flight == 0
+    bodies = [body for request in broker.sends for body, _ in messages_of(request)]
+    assert bodies == [b"first", b"sent", *[b"later"] * 3]
+
+
+@pytest.mark.parametrize("rejected", [False, True])
+async def test_each_message_of_a_batch_keeps_its_own_result_of_an_earlier_attempt(rejected: bool) -> None:
+    """After a cancelled send its neighbours would hang, or get the position of another message."""
+    batches = 0
+    sends: list[asyncio.Future[SendResult]] = []
+
+    def script(_channel: Channel, request: Command) -> Command:
+        nonlocal batches
+        if request.code != RequestCode.SEND_BATCH_MESSAGE:
+            return request.reply(ResponseCode.SYSTEM_ERROR) if batches else stored(request)
+        batches += 1
+        if batches == 1:
+            asyncio.get_running_loop().call_soon(lambda: rejected or sends[1].cancel())
+            return stored(request, code=ResponseCode.FLUSH_DISK_TIMEOUT)
+        code = ResponseCode.MESSAGE_ILLEGAL if rejected else ResponseCode.SYSTEM_ERROR
+        return request.reply(code, remark="no")
+
+    async with Peer(script) as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        retry = RetryConfig(times=1 + rejected, pause_ms=20, another_broker_when_not_ok=True)
+        async with Producer("g", names.address, config=ProducerConfig(retry=retry)) as producer:
+            await producer.send(Message("T", b"first"))
+            sends += [producer.send_nowait(Message("T", b"x"), timeout_ms=60_000) for _ in range(4)]
+            async with asyncio.timeout(LIMIT_S):
+                ends = await asyncio.gather(*sends, return_exceptions=True)
+            assert producer.health().in_flight == 0
+    stored_as = [end.offset_message_id[-1] for end in ends[1:] if isinstance(end, SendResult)]
+    assert stored_as == ["0", "1", "2"][not rejected :]
+
+
 async def test_a_short_timeout_is_kept_behind_a_long_one() -> None:
     """A send would wait as long as the first of the sends that wait for the same route."""
     async with Peer() as broker, SlowNames() as names:
