@@ -40,9 +40,9 @@ from rocketpy_broker.metrics.reporting import MetricsReporter
 from rocketpy_broker.metrics.tracing import SendTracing, TracedResponses
 from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
 from rocketpy_broker.replication.ha.client import HaClientState
+from rocketpy_broker.security.allowed_callers import BROKER_CALLERS
 from rocketpy_broker.security.guard import create_access_guard
 from rocketpy_broker.security.lookups import BrokerLookups
-from rocketpy_broker.security.permissions import BROKER_PERMISSIONS
 from rocketpy_broker.services.cluster.registration import Registrar, advertised
 from rocketpy_broker.services.cluster.slave_sync import SlaveSync
 from rocketpy_broker.services.metadata.lost_state import restore_tables
@@ -107,7 +107,7 @@ class Broker:
         """Result of the recovery of the store, after the start."""
         self.tasks = Tasks(f"broker {config.name}", self._log_failure)
         self.topics = TopicTable(config, config.store.root / "config" / "topics.json", self.tasks)
-        self._access = create_access_guard(config.listen, BROKER_PERMISSIONS, self.tasks)
+        self._access = create_access_guard(config.listen, BROKER_CALLERS, self.tasks)
         self._endpoint = RequestRouter(self.tasks, self._access)
         self._listener = self._endpoint if intercept is None else intercept(self._endpoint)
         self._driver = StoreDriver(self.store, on_failure=self.tasks.fail_with)

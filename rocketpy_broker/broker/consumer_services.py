@@ -25,7 +25,7 @@ from rocketpy_broker.handlers.pull.pull import OffsetMovedEvent, PullHandler, of
 from rocketpy_broker.handlers.pull.pull_checks import ExpressionPolicy, PullChecks
 from rocketpy_broker.handlers.pull.query import QueryHandler
 from rocketpy_broker.security.guard import AccessGuard
-from rocketpy_broker.security.required_permissions import permissions_to_read
+from rocketpy_broker.security.required_rights import rights_to_read
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.locks import QueueLocks
@@ -181,7 +181,7 @@ class ConsumerServices:
     def _may_read(self, channel: Channel, record: bytes) -> bool:
         if self._access is None:
             return True
-        return self._access.permits(channel, permissions_to_read(decode(record, check_crc=False)))
+        return self._access.permits(channel, rights_to_read(decode(record, check_crc=False)))
 
     # -- timers -------------------------------------------------------------------------------
 

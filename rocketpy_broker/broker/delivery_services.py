@@ -19,7 +19,7 @@ from rocketpy_broker.handlers.send.response_waiters import CommitWaiters
 from rocketpy_broker.handlers.send.send import SendHandler
 from rocketpy_broker.handlers.send.send_back import SendBackHandler
 from rocketpy_broker.handlers.send.transactions import TransactionHandler
-from rocketpy_broker.security.required_permissions import permissions_to_end_transaction
+from rocketpy_broker.security.required_rights import rights_to_end_transaction
 from rocketpy_broker.services.delay.scheduler import DelayService
 from rocketpy_broker.services.metadata.topics import own_topic
 from rocketpy_broker.services.transactions.transaction_check import TransactionChecker
@@ -157,5 +157,5 @@ class DeliveryServices:
         channels = cast(Sequence[Channel], self._consumers.clients.producer_channels(group))
         if self._access is None:
             return channels
-        wanted = permissions_to_end_transaction(half)
+        wanted = rights_to_end_transaction(half)
         return [channel for channel in channels if self._access.permits(channel, wanted)]

@@ -13,8 +13,8 @@ from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.handlers.base import Handler, Rejected, error_response
 from rocketpy_broker.handlers.send.send import SendHandler
+from rocketpy_broker.security.allowed_callers import BROKER_CALLERS
 from rocketpy_broker.security.guard import AccessGuard
-from rocketpy_broker.security.permissions import BROKER_PERMISSIONS
 from rocketpy_broker.store.files.batch_saver import ChangePending
 
 _WAITING_BYTES_MAX: Final = 8 << 20
@@ -24,7 +24,7 @@ _WAITING_BYTES_MAX: Final = 8 << 20
 class RequestRouter:
     """Passes requests to their handlers. Before `serve` and after `reject_all`, it rejects all requests.
 
-    Request codes without a permission (`BROKER_PERMISSIONS`) are rejected.
+    Request codes that are not in `BROKER_CALLERS` are rejected.
     """
 
     def __init__(self, tasks: Tasks, guard: AccessGuard | None = None) -> None:
@@ -51,7 +51,7 @@ class RequestRouter:
         self._handlers = {
             code: handler if code in _APPENDING else _after_write(send, handler)
             for code, handler in handlers.items()
-            if code in BROKER_PERMISSIONS
+            if code in BROKER_CALLERS
         }
         self._opened = [send.channel_opened]
         self._closed = [send.channel_closed, *closed]

@@ -57,8 +57,8 @@ from rocketpy_broker.metrics.health import Check, probe_server, task_check
 from rocketpy_broker.namesrv.kv_config import KvChange, KvConfig
 from rocketpy_broker.namesrv.registration_checks import check_registration
 from rocketpy_broker.namesrv.route_table import BrokerIdentity, RouteTable
+from rocketpy_broker.security.allowed_callers import NAMESRV_CALLERS
 from rocketpy_broker.security.guard import create_access_guard
-from rocketpy_broker.security.permissions import NAMESRV_PERMISSIONS
 from rocketpy_broker.store.files.batch_saver import BatchSaver
 from rocketpy_broker.store.files.disk import OsDisk
 from rocketpy_broker.store.files.state_file import load_state, save_state
@@ -88,7 +88,7 @@ class NameServer:
         """Memory of its connections."""
         self._scan: asyncio.TimerHandle | None = None
         self.tasks = Tasks("the name server")
-        self._access = create_access_guard(self.config.listen, NAMESRV_PERMISSIONS, self.tasks)
+        self._access = create_access_guard(self.config.listen, NAMESRV_CALLERS, self.tasks)
         kv_path = self.config.kv_config_path
         self._kv_saver: BatchSaver[KvChange] | None = None
         """Saves key-value settings; None without a file."""
@@ -182,7 +182,7 @@ class NameServer:
     def handle(self, channel: Channel, request: Command) -> Command | None:
         """Handle one request."""
         handler = self._handlers.get(request.code)
-        if handler is None or request.code not in NAMESRV_PERMISSIONS:
+        if handler is None or request.code not in NAMESRV_CALLERS:
             return request.reply(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 remark=f"request type {request.code} not supported by a name server",

@@ -1,1 +1,1 @@
-"""Access control: accounts, permissions, and the checks of requests."""
+"""Access control: accounts, rights, and the checks of requests."""

@@ -4,9 +4,9 @@ A request from an address on the allow list is accepted. Any other must be signe
 the rights that the request needs. Clients of 4.6.0 expect a rejection with the code SYSTEM_ERROR and the name
 of Java's exception.
 
-Source: PlainPermissionManager validate of RocketMQ 4.6.0. Differs: each request code needs a permission
-(`Permission`); there, only five need an administrator. A client may use a second version of the signature
-(`rocketpy.protocol.remoting.acl`), which a server may require.
+Source: PlainPermissionManager validate of RocketMQ 4.6.0. Differs: each request code has
+allowed callers (`AllowedCaller`); there, only five need an administrator. A client may use a second version
+of the signature (`rocketpy.protocol.remoting.acl`), which a server may require.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from rocketpy.transport import Channel
 from rocketpy_broker.config.model import ListenConfig
 from rocketpy_broker.security.access_file import AccessStore
 from rocketpy_broker.security.accounts import Account
+from rocketpy_broker.security.allowed_callers import AllowedCaller
 from rocketpy_broker.security.lookups import BrokerLookups
-from rocketpy_broker.security.permissions import Permission
 from rocketpy_broker.security.replays import ReplayGuard
-from rocketpy_broker.security.required_permissions import (
-    RequiredPermission,
+from rocketpy_broker.security.required_rights import (
+    RequiredRight,
     Subject,
     has_rule,
-    required_permissions,
+    required_rights,
 )
 from rocketpy_broker.services.periodic import PeriodicCalls
 from rocketpy_broker.store.files.disk import Clock, system_clock
@@ -68,13 +68,13 @@ _V2_NEEDED: Final = (
 class AccessGuard:
     """Accepts or rejects the requests of one server.
 
-    permissions: the permission of each request code. unsigned_timeout_ms: a connection without an accepted
+    callers: who may use each request code. unsigned_timeout_ms: a connection without an accepted
     request is closed after this time. requires_v2: RocketMQ's signature is rejected. A broker must call
     `connect` before the first request.
     """
 
     store: AccessStore
-    permissions: Mapping[int, Permission]
+    callers: Mapping[int, AllowedCaller]
     tasks: Tasks
     _: KW_ONLY
     unsigned_timeout_ms: InitVar[int]
@@ -159,7 +159,7 @@ class AccessGuard:
         if account.allow_list.matches(host):
             self._accounts[channel] = access_key
             return None
-        reason = self._signature_problem(account, request, fields) or self._missing_permission(
+        reason = self._signature_problem(account, request, fields) or self._missing_right(
             account, request, fields
         )
         if reason is None:
@@ -193,11 +193,9 @@ class AccessGuard:
             account.access_key, fields.get(NONCE, ""), int(signed_at), self.clock()
         )
 
-    def _missing_permission(
-        self, account: Account, request: Command, fields: Mapping[str, str]
-    ) -> str | None:
-        permission = self.permissions.get(request.code, Permission.ADMIN)
-        needs_admin = permission is not Permission.CLIENT or not has_rule(request.code)
+    def _missing_right(self, account: Account, request: Command, fields: Mapping[str, str]) -> str | None:
+        caller = self.callers.get(request.code, AllowedCaller.ADMIN)
+        needs_admin = caller is not AllowedCaller.CLIENT or not has_rule(request.code)
         if needs_admin and not account.is_admin:
             code = name_of(RequestCode, request.code)
             return (
@@ -206,9 +204,9 @@ class AccessGuard:
             )
         if not account.is_limited:
             return None
-        return self._first_denied(account, required_permissions(request, fields, self._lookups))
+        return self._first_denied(account, required_rights(request, fields, self._lookups))
 
-    def _first_denied(self, account: Account, wanted: Iterable[RequiredPermission]) -> str | None:
+    def _first_denied(self, account: Account, wanted: Iterable[RequiredRight]) -> str | None:
         """Return why an account lacks one of these rights; None if it has all of them."""
         for required in wanted:
             if not self._allows(account, required):
@@ -217,7 +215,7 @@ class AccessGuard:
                 return f"No default permission for {required}"
         return None
 
-    def _allows(self, account: Account, required: RequiredPermission) -> bool:
+    def _allows(self, account: Account, required: RequiredRight) -> bool:
         if required.kind is Subject.TOPIC:
             return bool(required.right & account.right_to_topic(required.name))
         if required.kind is Subject.GROUP:
@@ -244,7 +242,7 @@ class AccessGuard:
     def deny_if_revoked(self, channel: Channel, request: Command) -> Command | None:
         """Return the response that rejects a held request whose account has lost the rights; else None."""
         try:
-            if self.permits(channel, required_permissions(request, request.ext_fields(), self._lookups)):
+            if self.permits(channel, required_rights(request, request.ext_fields(), self._lookups)):
                 return None
         except RocketError as error:
             return self._deny(channel, request, str(error))
@@ -259,7 +257,7 @@ class AccessGuard:
         """
         return self._accounts.get(channel, _TRUSTED)
 
-    def permits(self, channel: Channel, wanted: Iterable[RequiredPermission]) -> bool:
+    def permits(self, channel: Channel, wanted: Iterable[RequiredRight]) -> bool:
         """Whether the account of a connection has all these rights now."""
         host = channel.remote_host
         rules = self.store.rules
@@ -279,7 +277,7 @@ def _is_signed(account: Account, fields: Mapping[str, str], body: bytes) -> bool
 
 
 def create_access_guard(
-    listen: ListenConfig, permissions: Mapping[int, Permission], tasks: Tasks
+    listen: ListenConfig, callers: Mapping[int, AllowedCaller], tasks: Tasks
 ) -> AccessGuard | None:
     """Return the guard of a server, not yet started; None without access control."""
     if listen.acl_file is None:
@@ -287,7 +285,7 @@ def create_access_guard(
     store = AccessStore(listen.acl_file)
     return AccessGuard(
         store,
-        permissions,
+        callers,
         tasks,
         unsigned_timeout_ms=listen.unsigned_timeout_ms,
         requires_v2=listen.requires_signature_v2,

@@ -24,7 +24,7 @@ from rocketpy.errors import RemoteProtocolError
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.remoting.command import Command, decode_command, encode_command
 from rocketpy.protocol.remoting.frame import CODEC_JSON, CODEC_ROCKETMQ, Frame, FrameDecoder, encode_frame
-from rocketpy_broker.security.permissions import BROKER_PERMISSIONS, NAMESRV_PERMISSIONS
+from rocketpy_broker.security.allowed_callers import BROKER_CALLERS, NAMESRV_CALLERS
 from tests.fuzz import corpus
 from tests.fuzz.control import ControlClient
 from tests.fuzz.engine import Failure, Result, memory_bound, replay_line
@@ -33,8 +33,8 @@ from tests.fuzz.servers import ServerProcess, running_servers
 from tests.fuzz.targets import odd_header
 
 _SERVED: dict[str, Container[int]] = {
-    "broker port": BROKER_PERMISSIONS,
-    "name server port": NAMESRV_PERMISSIONS,
+    "broker port": BROKER_CALLERS,
+    "name server port": NAMESRV_CALLERS,
 }
 LIVE_TARGETS = tuple(_SERVED)
 

@@ -40,7 +40,7 @@ def main() -> int:
         with file.open("a") as results:
             results.write(json.dumps(asdict(piece)) + "\n")
         print(_row(index, piece), flush=True)
-    return _verdict(pieces)
+    return _exit_status(pieces)
 
 
 async def _piece(index: int, options: argparse.Namespace) -> PieceReport:
@@ -85,7 +85,7 @@ def _mebibytes(early: int, late: int) -> str:
     return f"{early / 2**20:.0f} -> {late / 2**20:.0f}"
 
 
-def _verdict(pieces: list[PieceReport]) -> int:
+def _exit_status(pieces: list[PieceReport]) -> int:
     problems = [problem for piece in pieces for problem in piece.problems]
     for index, piece in enumerate(pieces):
         problems += _growth(f"client in piece {index}", piece.client_early_bytes, piece.client_late_bytes)

@@ -106,7 +106,7 @@ def main() -> int:
             _feed(options, state, driver, kills)
             _finish(options.home, state, driver)
         stored = Place(names, broker).stored(_TOPIC)
-    return _verdict(options.home, state, stored)
+    return _check_output(options.home, state, stored)
 
 
 def _options() -> argparse.Namespace:
@@ -175,7 +175,7 @@ def _rows(home: Path) -> dict[str, int]:
     return rows
 
 
-def _verdict(home: Path, state: State, stored: int) -> int:
+def _check_output(home: Path, state: State, stored: int) -> int:
     spark = start_session("rocketpy kills", "local[2]", QUICK_TO_START)
     found = spark.read.parquet(str(home / "out"))
     count, different = found.count(), found.distinct().count()

@@ -43,7 +43,7 @@ from rocketpy.protocol.remoting.acl import Signer
 from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy.protocol.remoting.frame import CODEC_ROCKETMQ
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
-from rocketpy_broker.security.permissions import BROKER_PERMISSIONS, NAMESRV_PERMISSIONS
+from rocketpy_broker.security.allowed_callers import BROKER_CALLERS, NAMESRV_CALLERS
 from tests.integration.access_place import is_refused
 from tests.integration.raw_client import RawClient
 from tests.integration.small import SMALL
@@ -245,10 +245,10 @@ async def test_rights(broker: Broker) -> None:
 
 async def test_without_a_signature_every_request_is_rejected(broker: Broker) -> None:
     """A request code without a rule would be open to every client."""
-    for code in BROKER_PERMISSIONS:
+    for code in BROKER_CALLERS:
         assert is_refused(await call(broker, code, by="")), code
     async with await RawClient.open(broker.config.registration.namesrv[0]) as client:
-        for code in NAMESRV_PERMISSIONS:
+        for code in NAMESRV_CALLERS:
             assert is_refused(await client.call(code)), code
     assert (await call(broker, 9999, by="")).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 

@@ -1,7 +1,8 @@
 """Every request code without a signature, with a wrong one, and without a right to a resource that it names.
 
-The cases come from the tables of permissions and headers. A new request code is included at once, and fails
-until its permissions are listed. Requests with an offset are also tried with records of other accounts.
+The cases come from the tables of allowed callers and headers. A new request code is included at once, and
+fails until its callers and rights are listed. Requests with an offset are also tried with records of other
+accounts.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from rocketpy.protocol.bodies import (
 )
 from rocketpy.protocol.codes import RequestCode, name_of
 from rocketpy.protocol.message.message_id import message_id
-from rocketpy_broker.security.permissions import (
-    BROKER_PERMISSIONS,
-    NAMESRV_PERMISSIONS,
-    Permission,
+from rocketpy_broker.security.allowed_callers import (
+    BROKER_CALLERS,
+    NAMESRV_CALLERS,
+    AllowedCaller,
 )
-from rocketpy_broker.security.required_permissions import has_rule
+from rocketpy_broker.security.required_rights import has_rule
 from tests.integration.access_place import Sent, Servers, Thread, is_refused
 from tests.protocol_tables import HEADERLESS_REQUESTS, REQUEST_HEADERS
 
@@ -41,7 +42,7 @@ TOPIC_FIELDS: Final = {"topic", "b", "originTopic"}
 GROUP_FIELDS: Final = {"consumerGroup", "group", "compareGroup"}
 PRODUCER_GROUP_COUNTS: Final = {RequestCode.END_TRANSACTION, RequestCode.GET_PRODUCER_CONNECTION_LIST}
 OFFSET_FIELDS: Final = {"offset", "commitLogOffset"}
-EVERY_CODE: Final = {**NAMESRV_PERMISSIONS, **BROKER_PERMISSIONS}
+EVERY_CODE: Final = {**NAMESRV_CALLERS, **BROKER_CALLERS}
 
 
 class Target(NamedTuple):
@@ -102,7 +103,7 @@ def says(code: int, what: str) -> bool:
 
 
 def is_for_administrators(code: int) -> bool:
-    return EVERY_CODE[code] in (Permission.ADMIN, Permission.BROKER)
+    return EVERY_CODE[code] in (AllowedCaller.ADMIN, AllowedCaller.BROKER)
 
 
 def cases() -> list[tuple[int, str]]:
@@ -194,7 +195,7 @@ def target_of(place: Place, code: int, wrong: str) -> Target:
 def test_a_request_is_admitted_with_every_right_it_needs(place: Place, code: int, wrong: str) -> None:
     """An account could read or change data of others, or not its own."""
     target = target_of(place, code, wrong)
-    at = place.servers.names if code in NAMESRV_PERMISSIONS else place.servers.address
+    at = place.servers.names if code in NAMESRV_CALLERS else place.servers.address
     request = place.servers.ask(
         SIGNED_BY.get(wrong, "mine"), code, fields_of(code, target), body_of(code, target), at=at
     )
@@ -209,10 +210,10 @@ def test_a_request_is_admitted_with_every_right_it_needs(place: Place, code: int
         assert reason.startswith("No default permission for "), reason
 
 
-def test_the_permissions_of_every_request_are_known() -> None:
+def test_the_rights_for_every_request_are_known() -> None:
     """A handler for a new request code would be open to every account."""
-    for code, permission in EVERY_CODE.items():
-        needs_rule = permission not in (Permission.ADMIN, Permission.BROKER)
+    for code, caller in EVERY_CODE.items():
+        needs_rule = caller not in (AllowedCaller.ADMIN, AllowedCaller.BROKER)
         assert has_rule(code) >= needs_rule, f"there is no rule for {name_of(RequestCode, code)}"
         known = code in REQUEST_HEADERS or code in HEADERLESS_REQUESTS
         assert known, f"no header is known for {name_of(RequestCode, code)}, so no case names its topic"
@@ -220,7 +221,7 @@ def test_the_permissions_of_every_request_are_known() -> None:
 
 def test_every_request_without_named_resources_is_listed() -> None:
     """A request that names its resources in its body could be open to every account."""
-    for code, permission in EVERY_CODE.items():
-        if permission not in (Permission.ADMIN, Permission.BROKER):
+    for code, caller in EVERY_CODE.items():
+        if caller not in (AllowedCaller.ADMIN, AllowedCaller.BROKER):
             names = any(says(code, what) for what in ("topic", "group", "offset"))
             assert names != (code in NOTHING_NEEDED), name_of(RequestCode, code)

@@ -34,7 +34,7 @@ RESERVED_MS = 1_000_000
         ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, 6000, CheckAction.CHECK),
     ],
 )
-def test_verdicts(properties: dict[str, str], age_ms: int, action: CheckAction) -> None:
+def test_check_actions(properties: dict[str, str], age_ms: int, action: CheckAction) -> None:
     """Checks would reach producers too early, too often, or never."""
     assert check_action(properties, 10_000_000 - age_ms, 10_000_000, RULES, RESERVED_MS) is action
 

@@ -1,11 +1,11 @@
-"""The permission that each request code needs. Servers reject request codes that are not in their table.
+"""Who may use each request code. Servers reject request codes that are not in their table.
 
-The permissions apply with access control. CLIENT needs a signed request and the rights that
-`required_permissions` returns for it. BROKER and ADMIN need an administrator's account or an address on the
+This applies with access control. CLIENT needs a signed request and the rights that
+`required_rights` returns for it. BROKER and ADMIN need an administrator's account or an address on the
 allow list.
 
-Deny by default: a handler for a new request code is not called until the code has a permission here. With
-access control, only administrators may use the code until `required_permissions` has a rule for it.
+Deny by default: a handler for a new request code is not called until the code is in a table here. With
+access control, only administrators may use the code until `required_rights` has a rule for it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final
 from rocketpy.protocol.codes import RequestCode
 
 
-class Permission(Enum):
-    """The permission that a request code needs."""
+class AllowedCaller(Enum):
+    """Who may use a request code."""
 
     CLIENT = "client"
     """Every account, if it has the rights that the request needs."""
@@ -28,15 +28,15 @@ class Permission(Enum):
     """Administrators: the request changes the cluster, or reads all of it."""
 
 
-def _table(*, client: Iterable[int], broker: Iterable[int], admin: Iterable[int]) -> dict[int, Permission]:
+def _table(*, client: Iterable[int], broker: Iterable[int], admin: Iterable[int]) -> dict[int, AllowedCaller]:
     return {
-        **dict.fromkeys(client, Permission.CLIENT),
-        **dict.fromkeys(broker, Permission.BROKER),
-        **dict.fromkeys(admin, Permission.ADMIN),
+        **dict.fromkeys(client, AllowedCaller.CLIENT),
+        **dict.fromkeys(broker, AllowedCaller.BROKER),
+        **dict.fromkeys(admin, AllowedCaller.ADMIN),
     }
 
 
-NAMESRV_PERMISSIONS: Final = _table(
+NAMESRV_CALLERS: Final = _table(
     client=(
         RequestCode.GET_KV_CONFIG, RequestCode.GET_ROUTEINTO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO,
         RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
@@ -54,7 +54,7 @@ NAMESRV_PERMISSIONS: Final = _table(
     ),
 )  # fmt: skip
 
-BROKER_PERMISSIONS: Final = _table(
+BROKER_CALLERS: Final = _table(
     client=(
         RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
         RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.END_TRANSACTION,

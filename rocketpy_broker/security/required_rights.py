@@ -52,7 +52,7 @@ _ANY: Final = Right.PUB | Right.SUB
 
 
 class Subject(Enum):
-    """Kind of the name in a required permission."""
+    """Kind of the name in a required right."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -62,7 +62,7 @@ class Subject(Enum):
     """Client id of the requester, which receives the reply."""
 
 
-class RequiredPermission(NamedTuple):
+class RequiredRight(NamedTuple):
     """One right that an account needs. right: one of its bits is enough; ignored for CLIENT and REQUESTER."""
 
     name: str
@@ -73,7 +73,7 @@ class RequiredPermission(NamedTuple):
         return f"{self.kind.value}:{self.name}"
 
 
-_Required = list[RequiredPermission]
+_Required = list[RequiredRight]
 
 
 class _Request(NamedTuple):
@@ -98,9 +98,9 @@ def has_rule(code: int) -> bool:
     return code in _RULES
 
 
-def required_permissions(
+def required_rights(
     request: Command, fields: Mapping[str, str], lookups: BrokerLookups | None
-) -> list[RequiredPermission]:
+) -> list[RequiredRight]:
     """Return every right that a request needs besides a valid signature. fields: its ext fields.
 
     Raises RemoteProtocolError for a header or body that cannot be decoded, StoreError.
@@ -117,21 +117,21 @@ def _topic(name: str | None, right: Right) -> _Required:
     if name is None:
         return []
     group = name.removeprefix(RETRY_TOPIC_PREFIX)
-    return [RequiredPermission(group, Subject.TOPIC if group == name else Subject.GROUP, right)]
+    return [RequiredRight(group, Subject.TOPIC if group == name else Subject.GROUP, right)]
 
 
 def _group(name: str | None, right: Right = Right.SUB) -> _Required:
-    return [] if name is None else [RequiredPermission(name, Subject.GROUP, right)]
+    return [] if name is None else [RequiredRight(name, Subject.GROUP, right)]
 
 
 def _client(client_id: str | None) -> _Required:
-    return [] if client_id is None else [RequiredPermission(client_id, Subject.CLIENT, _ANY)]
+    return [] if client_id is None else [RequiredRight(client_id, Subject.CLIENT, _ANY)]
 
 
 # -- records ----------------------------------------------------------------------------------
 
 
-def permissions_to_read(record: Record) -> list[RequiredPermission]:
+def rights_to_read(record: Record) -> list[RequiredRight]:
     """Return the rights that an account needs to read a stored record."""
     topic = record.topic
     if topic == SCHEDULE_TOPIC:
@@ -142,7 +142,7 @@ def permissions_to_read(record: Record) -> list[RequiredPermission]:
     return found
 
 
-def permissions_to_end_transaction(half: Record) -> list[RequiredPermission]:
+def rights_to_end_transaction(half: Record) -> list[RequiredRight]:
     """Return the rights that an account needs to check, commit or roll back a half message."""
     return _topic(_property(half, props.PROPERTY_REAL_TOPIC) or HALF_TOPIC, Right.PUB) + _group(
         _property(half, props.PROPERTY_PRODUCER_GROUP), _ANY
@@ -160,7 +160,7 @@ def _stored(request: _Request, offset: int) -> _Required:
     The list is empty if there is no record: the handler then rejects the request.
     """
     record = request.record_at(offset)
-    return [] if record is None else permissions_to_read(record)
+    return [] if record is None else rights_to_read(record)
 
 
 # -- requests ---------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def _reply(topic: str, properties: str) -> Rule:
         is_reply_topic = request.lookups is not None and name == request.lookups.reply_topic
         text = props.decode(request.field(properties) or "")
         client_id = text.get(props.PROPERTY_MESSAGE_REPLY_TO_CLIENT, "")
-        required = RequiredPermission(client_id, Subject.REQUESTER, Right.SUB)
+        required = RequiredRight(client_id, Subject.REQUESTER, Right.SUB)
         return [*([] if is_reply_topic else _topic(name, Right.PUB)), required]
 
     return rule
@@ -231,14 +231,14 @@ def _end(request: _Request) -> _Required:
     found = _group(request.field("producerGroup"), _ANY)
     record = request.record_at(request.command.header_as(EndTransactionRequestHeader).commit_log_offset)
     is_half = record is not None and record.topic == HALF_TOPIC
-    return found + (permissions_to_end_transaction(record) if record and is_half else [])
+    return found + (rights_to_end_transaction(record) if record and is_half else [])
 
 
 def _resume(request: _Request) -> _Required:
     msg_id = request.command.header_as(ResumeCheckHalfMessageRequestHeader).msg_id
     record = request.record_at(decode_message_id(msg_id or "")[1])
     is_half = record is not None and record.topic == CHECK_MAX_TOPIC
-    return permissions_to_end_transaction(record) if record and is_half else []
+    return rights_to_end_transaction(record) if record and is_half else []
 
 
 def _consume_directly(request: _Request) -> _Required:
