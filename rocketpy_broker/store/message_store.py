@@ -299,7 +299,7 @@ class MessageStore(StoreReads):
             if queue.has_expired(end):
                 self.drop_queue(*key)
                 count += 1
-            elif (first := queue.unit(queue.min_offset)) is not None and first[0] < end:
+            elif (first := queue.unit(queue.min_offset)) is not None and first.physical_offset < end:
                 queue.drop_before(end)
                 count += 1
         return count

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from rocketpy_broker.store.log.messages import DispatchRequest
+from rocketpy_broker.store.log.messages import DispatchRequest, end_of, offset_of
 
 PUT_BOUNDS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
 _LABELS: Final = (
@@ -60,9 +60,8 @@ class StoreStats:
     def count_run(self, requests: Sequence[DispatchRequest], taken_ms: int, waiting: int) -> None:
         """Count the messages of one write. waiting: records that then wait for dispatch."""
         count = len(requests)
-        last = requests[-1]
         self.put_times += count
-        self.put_bytes += last[1] + last[2] - requests[0][1]
+        self.put_bytes += end_of(requests[-1]) - offset_of(requests[0])
         self.dispatch_waiting_max = max(self.dispatch_waiting_max, waiting)
         if taken_ms <= 0:  # nearly always
             self.times_by_duration[0] += count

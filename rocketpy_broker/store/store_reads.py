@@ -16,7 +16,7 @@ from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.message_log import MessageLog
 from rocketpy_broker.store.log.messages import QueueTable
 from rocketpy_broker.store.queue.clock_steps import ClockSteps
-from rocketpy_broker.store.queue.consume_queue import UNIT, ConsumeQueue
+from rocketpy_broker.store.queue.consume_queue import UNIT, ConsumeQueue, QueueUnit
 from rocketpy_broker.store.queue.dispatch import Dispatcher
 from rocketpy_broker.store.queue.property_fields import index_fields
 from rocketpy_broker.store.queue.queue_reader import (
@@ -149,7 +149,7 @@ class StoreReads:
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the store timestamp (ms) of a message; -1 if it does not exist."""
         unit = self._unit(topic, queue_id, offset)
-        return self.commit_log.store_timestamp(unit[0]) if unit is not None else -1
+        return self.commit_log.store_timestamp(unit.physical_offset) if unit is not None else -1
 
     def earliest_store_time(self, topic: str | None = None, queue_id: int = 0) -> int:
         """Return the store timestamp (ms) of the oldest message of the store or a queue; -1 without one."""
@@ -160,7 +160,7 @@ class StoreReads:
     def physical_offset(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the commit log offset of a message; 0 if it does not exist, as in 4.6.0."""
         unit = self._unit(topic, queue_id, offset)
-        return unit[0] if unit is not None else 0
+        return unit.physical_offset if unit is not None else 0
 
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether a message is within `memory_window_bytes` of the end of the log; True if it does not exist.
@@ -169,9 +169,9 @@ class StoreReads:
         """
         unit = self._unit(topic, queue_id, offset)
         window = self.config.read.memory_window_bytes
-        return unit is None or self.commit_log.max_offset - unit[0] <= window
+        return unit is None or self.commit_log.max_offset - unit.physical_offset <= window
 
-    def _unit(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
+    def _unit(self, topic: str, queue_id: int, offset: int) -> QueueUnit | None:
         queue: ConsumeQueue | None = self._queue(topic, queue_id)
         return queue.unit(offset) if queue is not None else None
 

@@ -75,10 +75,10 @@ def check_batch(common: bytes, properties: Sequence[bytes]) -> None:
     """
     if not properties:
         raise MessageInvalid("the batch holds no message")
-    joined = b"\x02".join((common, *properties))
+    all_properties = b"\x02".join((common, *properties))
     # Faster than a search for each name: most messages have no underscore except in UNIQ_KEY.
-    may_be_marked = joined.count(b"_") > joined.count(_UNIQ_KEY)
-    if _DELAY in joined or (may_be_marked and any(name in joined for name in _MARKED_BYTES)):
+    may_be_marked = all_properties.count(b"_") > all_properties.count(_UNIQ_KEY)
+    if _DELAY in all_properties or (may_be_marked and any(name in all_properties for name in _MARKED_BYTES)):
         for text in properties:
             _check(props.decode(text), is_single=False, is_copy=False)
 

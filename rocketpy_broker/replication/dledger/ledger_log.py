@@ -58,7 +58,9 @@ from rocketpy_broker.store.log.messages import (
     MessageInner,
     QueueTable,
     dispatch_request,
+    end_of,
     peek_message,
+    stored_ms_of,
     too_large,
     with_hosts,
 )
@@ -316,12 +318,12 @@ class LedgerLog(MessageLog):
                 request = self._request(entry := ledger.get(number))
             if request is not None:
                 requests.append(request)
-                self._committed_end = request[1] + request[2]
+                self._committed_end = end_of(request)
             else:
                 self._committed_end = entry.end_pos
             self.committed_index = number
         if requests:
-            self.last_store_timestamp = requests[-1][3]
+            self.last_store_timestamp = stored_ms_of(requests[-1])
             self.tail.advance(self._committed_end)
         return requests
 

@@ -232,7 +232,8 @@ class DelayQueues:
         units = self._store.units(SCHEDULE_TOPIC, level.queue_id, level.offset, 1)
         if not units:
             return self._without_head(level, now_ms)
-        level.head_due_ms = level.due(units[0][2], now_ms)
+        _, _, tags_code = units[0]
+        level.head_due_ms = level.due(tags_code, now_ms)
         return level.head_due_ms
 
     def _without_head(self, level: _Level, now_ms: int) -> int:

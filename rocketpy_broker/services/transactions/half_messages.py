@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from rocketpy.protocol.message import properties as props
 from rocketpy_broker.config.model import TransactionConfig
@@ -32,6 +33,13 @@ class HalfMessage:
     earlier: list[int] = field(default_factory=list)
 
 
+class _OpRecord(NamedTuple):
+    """Ends a transaction. offset: its queue offset. half_offset: queue offset of the half message."""
+
+    offset: int
+    half_offset: int
+
+
 class HalfMessageTable:
     """Open half messages by queue offset. next_half, next_op: next offsets to read in the two queues."""
 
@@ -43,8 +51,8 @@ class HalfMessageTable:
         """Queue offset of an earlier copy -> queue offset of the newest copy, which is open."""
         self._ended_unseen: set[int] = set()
         """Offsets of transactions that ended before their half message was read."""
-        self._ops: deque[tuple[int, int]] = deque()
-        """(op offset, half offset) of the op records that a restart needs."""
+        self._ops: deque[_OpRecord] = deque()
+        """The op records that a restart needs."""
 
     # -- reading the queues -------------------------------------------------------------------
 
@@ -60,7 +68,7 @@ class HalfMessageTable:
     def add_op(self, offset: int, half_offset: int) -> None:
         """Add an op record written before a restart. Must be called before any `add_half`."""
         self.next_op = offset + 1
-        self._ops.append((offset, half_offset))
+        self._ops.append(_OpRecord(offset, half_offset))
         self._drop(half_offset)
 
     def add_earlier_copy(self, offset: int, earlier: int) -> None:
@@ -69,7 +77,7 @@ class HalfMessageTable:
         half.earlier.append(earlier)
         self._newest[earlier] = offset
         if any(ended == earlier for _, ended in self._ops):
-            self._ops = deque((op, offset if ended == earlier else ended) for op, ended in self._ops)
+            self._ops = deque(_OpRecord(op, offset if ended == earlier else ended) for op, ended in self._ops)
             self._drop(offset)
 
     # -- ends and copies ----------------------------------------------------------------------
@@ -95,11 +103,11 @@ class HalfMessageTable:
     def record_end(self, op_offset: int, half_offset: int) -> None:
         """Record the queue offset of an op record. half_offset: as `end` returned it."""
         self.next_op = max(self.next_op, op_offset + 1)
-        self._ops.append((op_offset, half_offset))
+        self._ops.append(_OpRecord(op_offset, half_offset))
 
     def reopen(self, half_offset: int, half: HalfMessage | None) -> None:
         """Undo an `end` that could not be written. half_offset, half: as `end` returned them."""
-        self._ops = deque(entry for entry in self._ops if entry[1] != half_offset)
+        self._ops = deque(op for op in self._ops if op.half_offset != half_offset)
         self._ended_unseen.discard(half_offset)
         if half is not None:
             self._open(half_offset, half)
@@ -118,9 +126,9 @@ class HalfMessageTable:
     def progress(self) -> tuple[int, int]:
         """Return the first offsets that a restart needs: half offset, op offset."""
         half_offset = min(min(self.open, default=self.next_half), self.next_half)
-        while self._ops and self._ops[0][1] < half_offset:
+        while self._ops and self._ops[0].half_offset < half_offset:
             self._ops.popleft()
-        return half_offset, self._ops[0][0] if self._ops else self.next_op
+        return half_offset, self._ops[0].offset if self._ops else self.next_op
 
     def _current(self, half_offset: int) -> int:
         return self._newest.get(half_offset, half_offset)

@@ -66,20 +66,20 @@ def read_settings(text: str, source: str) -> list[Setting]:
 
 
 def _logical_lines(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-    """Yield the numbers of each setting's first and last line, and its text with continued lines joined."""
-    joined, first = "", 0
+    """Yield the numbers of each setting's first and last line, and its text with continued lines appended."""
+    begun, first = "", 0
     for number, raw in enumerate(lines, 1):
         line = raw.lstrip(_SPACES)
-        if not joined and (not line or line[0] in "#!"):
+        if not begun and (not line or line[0] in "#!"):
             continue
         first = first or number
         if _is_continued(line):
-            joined += line[:-1]
+            begun += line[:-1]
             continue
-        yield first, number, joined + line
-        joined, first = "", 0
-    if joined:
-        yield first, len(lines), joined
+        yield first, number, begun + line
+        begun, first = "", 0
+    if begun:
+        yield first, len(lines), begun
 
 
 def _is_continued(line: str) -> bool:

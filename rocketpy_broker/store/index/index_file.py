@@ -292,12 +292,13 @@ class IndexFile:
                     size = (number + 1 - block_from) * ENTRY_BYTES
                     block = self._read(self._entries_at + block_from * ENTRY_BYTES, size)
                 entry = ENTRY.unpack_from(block, (number - block_from) * ENTRY_BYTES)
-            if entry[2] < 0:
+            _, _, seconds, previous = entry
+            if seconds < 0:
                 break
             yield number, entry
-            if entry[3] >= number:
+            if previous >= number:
                 break
-            number = entry[3]
+            number = previous
 
     def entries(self) -> list[tuple[int, int, int, int]]:
         """Return all entries from number 1 on: (hash, physical offset, seconds, previous number)."""

@@ -37,11 +37,11 @@ def key_hashes(topic_hashes: Sequence[int], keys: Sequence[bytes]) -> list[int]:
     if not keys:
         return []
     length = max(map(len, keys))
-    joined = b"".join(keys)
-    if length > _LENGTH_MAX or not joined.isascii():
+    all_keys = b"".join(keys)
+    if length > _LENGTH_MAX or not all_keys.isascii():
         return list(map(key_hash, topic_hashes, keys))
-    if length * len(keys) == len(joined):
-        lanes, shared = _same_length(keys, joined, length)
+    if length * len(keys) == len(all_keys):
+        lanes, shared = _same_length(keys, all_keys, length)
         first = topic_hashes[0]
         if topic_hashes.count(first) == len(topic_hashes):
             add = first * _POWERS[length] + shared
@@ -64,21 +64,21 @@ def key_hashes(topic_hashes: Sequence[int], keys: Sequence[bytes]) -> list[int]:
     return [code if code < _SIGN else -code & 0x7FFFFFFF for code in codes]
 
 
-def _same_length(keys: Sequence[bytes], joined: bytes, length: int) -> tuple[Sequence[int], int]:
+def _same_length(keys: Sequence[bytes], all_keys: bytes, length: int) -> tuple[Sequence[int], int]:
     """Return the polynomials of the keys without their common prefix, and the prefix's part of each hash."""
     low, high = min(keys), max(keys)
     shared = next((index for index in range(length) if low[index] != high[index]), length)
-    lanes = _lanes(joined, len(keys), shared, length)
-    return lanes, utf8_hash(joined[:shared]) * _POWERS[length - shared]
+    lanes = _lanes(all_keys, len(keys), shared, length)
+    return lanes, utf8_hash(all_keys[:shared]) * _POWERS[length - shared]
 
 
-def _lanes(joined: bytes, count: int, start: int, length: int) -> Sequence[int]:
+def _lanes(all_keys: bytes, count: int, start: int, length: int) -> Sequence[int]:
     """Return the polynomial of characters `start` to `length` of each key, not reduced to 32 bits."""
     spread = bytearray(8 * count)
     total = 0
     mask = _lane_mask(count)
     for position in range(start, length):
-        spread[::8] = joined[position::length]
+        spread[::8] = all_keys[position::length]
         total = total * 31 + int.from_bytes(spread, "little")
         if (position - start) % _MASK_EVERY == _MASK_EVERY - 1:
             total &= mask

@@ -116,13 +116,14 @@ def _check_queue(queue: ConsumeQueue, records: dict[int, _Unit], log_start: int,
         found = records.get(number)
         if found is not None:
             seen += 1
-            if (offset, size) != found[:2]:
+            record_offset, record_size, record_code = found
+            if (offset, size) != (record_offset, record_size):
                 report.add(
                     f"{name}: unit {number} points to {size} bytes at {offset}, but the record has "
-                    f"{found[1]} bytes at {found[0]}"
+                    f"{record_size} bytes at {record_offset}"
                 )
-            elif code != found[2]:
-                wrong_codes[code - found[2]].append(number)
+            elif code != record_code:
+                wrong_codes[code - record_code].append(number)
         elif offset >= log_start and not (offset == 0 and size == BLANK_SIZE):
             report.add(f"{name}: unit {number} points to {size} bytes at {offset}, where it has no record")
     _report_codes(queue, wrong_codes, report)

@@ -48,6 +48,7 @@ from rocketpy_broker.store.log.messages import (
     MessageInner,
     QueueTable,
     peek_message,
+    stored_ms_of,
     too_large,
     with_hosts,
 )
@@ -166,7 +167,7 @@ class CommitLog(MessageLog):
     def max_offset(self) -> int:
         """Offset just after the last written record."""
         if self._sealed:  # the run added a file, which is not part of the log before `write_out`
-            file = self._sealed[0][0]
+            file, _ = self._sealed[0]
             return file.start + file.wrote
         return self.files.max_offset
 
@@ -318,7 +319,7 @@ class CommitLog(MessageLog):
         self._run = []
         self._requests = []
         if requests:
-            self.last_store_timestamp = requests[-1][3]
+            self.last_store_timestamp = stored_ms_of(requests[-1])
             self.tail.advance(self._position)
         return requests
 

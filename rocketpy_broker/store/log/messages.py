@@ -120,6 +120,21 @@ A plain tuple for speed: one is created for every message.
 """
 
 
+def offset_of(request: DispatchRequest) -> int:
+    """Return the physical offset of a record."""
+    return request[1]
+
+
+def end_of(request: DispatchRequest) -> int:
+    """Return the physical offset just after a record."""
+    return request[1] + request[2]
+
+
+def stored_ms_of(request: DispatchRequest) -> int:
+    """Return the store timestamp of a record."""
+    return request[3]
+
+
 def dispatch_request(cursor: QueueCursor, view: RecordView) -> DispatchRequest:
     """Return the request to dispatch a record of a queue."""
     return (

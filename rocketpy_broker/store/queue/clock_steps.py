@@ -18,7 +18,7 @@ import msgspec
 from rocketpy.errors import StoreError
 from rocketpy_broker.store.files.disk import Disk
 from rocketpy_broker.store.files.state_file import load_state, save_state
-from rocketpy_broker.store.log.messages import DispatchRequest
+from rocketpy_broker.store.log.messages import DispatchRequest, offset_of, stored_ms_of
 
 logger = logging.getLogger("rocketpy_broker.store.clock_steps")
 
@@ -59,11 +59,11 @@ class ClockSteps:
 
     def follow_run(self, requests: Sequence[DispatchRequest]) -> None:
         """Follow the next records, usually of one moment."""
-        first, last = requests[0][3], requests[-1][3]
+        first, last = stored_ms_of(requests[0]), stored_ms_of(requests[-1])
         if first != last or first < self._last_ms:
             self.follow(requests)
         else:
-            self._end, self._last_ms = requests[-1][1] + 1, last
+            self._end, self._last_ms = offset_of(requests[-1]) + 1, last
 
     def follow(self, requests: Iterable[DispatchRequest]) -> None:
         """Follow the next records. Those that were followed before are ignored."""

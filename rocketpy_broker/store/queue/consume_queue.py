@@ -22,6 +22,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rocketpy.errors import StoreDamaged, StoreError
 from rocketpy_broker.store.files.disk import Disk
@@ -44,6 +45,14 @@ _KEPT_UNITS = 3200
 _PIECE_BYTES = UNIT_BYTES * 3200
 """Size of the reads that count the units of a file."""
 _pack = UNIT.pack
+
+
+class QueueUnit(NamedTuple):
+    """Says where the record of one message is. size: BLANK_SIZE in a gap. tags_code: hash of the tags."""
+
+    physical_offset: int
+    size: int
+    tags_code: int
 
 
 class PutTotals:
@@ -219,7 +228,7 @@ class ConsumeQueue:
         while low < high:
             middle = (low + high) // 2
             unit = self.unit(middle)
-            if unit is None or unit[0] < physical_offset:
+            if unit is None or unit.physical_offset < physical_offset:
                 low = middle + 1
             else:
                 high = middle
@@ -300,10 +309,10 @@ class ConsumeQueue:
         size = min(size, file.wrote - position)
         return file.read(position, size) if size > 0 else None
 
-    def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
-        """Return one unit as (physical offset, size, tags code); None if there is none."""
+    def unit(self, queue_offset: int) -> QueueUnit | None:
+        """Return one unit; None if there is none."""
         data = self.read_units(queue_offset, 1)
-        return UNIT.unpack(data) if data is not None and len(data) == UNIT_BYTES else None
+        return QueueUnit._make(UNIT.unpack(data)) if data is not None and len(data) == UNIT_BYTES else None
 
     def units(self) -> Iterator[tuple[int, int, int, int]]:
         """Yield every unit, also blank ones, as (queue offset, physical offset, size, tags code)."""

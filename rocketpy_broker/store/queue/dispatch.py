@@ -16,7 +16,13 @@ from rocketpy.protocol.message.properties import PROPERTY_DELAY_TIME_LEVEL, find
 from rocketpy.protocol.message.record import RecordView
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy_broker.store.index.index_service import IndexService
-from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, DispatchRequest, QueueCursor
+from rocketpy_broker.store.log.messages import (
+    NOT_IN_QUEUE,
+    DispatchRequest,
+    QueueCursor,
+    end_of,
+    stored_ms_of,
+)
 from rocketpy_broker.store.queue.clock_steps import ClockSteps
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 from rocketpy_broker.store.queue.property_fields import PropertyFields, index_fields
@@ -96,7 +102,7 @@ class Dispatcher:
             until = self.limit() if until is None else min(until, self.limit())
         if until is not None:
             split = len(requests)
-            while split and requests[split - 1][1] + requests[split - 1][2] > until:
+            while split and end_of(requests[split - 1]) > until:
                 split -= 1
             requests, rest = requests[:split], requests[split:]
             if not requests:
@@ -109,8 +115,8 @@ class Dispatcher:
             self.is_stuck = False
             self._waiting = rest
             last = requests[-1]
-            self.offset = last[1] + last[2]
-            self.last_store_timestamp = last[3]
+            self.offset = end_of(last)
+            self.last_store_timestamp = stored_ms_of(last)
         finally:
             if self.arrivals is not None:
                 for queue in touched:

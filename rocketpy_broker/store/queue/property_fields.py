@@ -63,9 +63,9 @@ class PropertyFields:
     ) -> tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes]]:
         """Return all values of TAGS, all of KEYS and all of UNIQ_KEY, for one or more records."""
         count = len(properties)
-        joined = _NUL.join(properties)
-        if joined.count(_NUL) == count - 1:
-            slices = self._common_slices(properties[0], joined, count)
+        all_properties = _NUL.join(properties)
+        if all_properties.count(_NUL) == count - 1:
+            slices = self._common_slices(properties[0], all_properties, count)
             if slices is not None:
                 sliced_tags, sliced_keys, sliced_unique_keys = (
                     [text[part] for text in properties] if part.start < part.stop else [b""] * count
@@ -73,7 +73,7 @@ class PropertyFields:
                 )
                 return sliced_tags, sliced_keys, sliced_unique_keys
             for layout in self._layouts:
-                found = layout.find_all(joined)
+                found = layout.find_all(all_properties)
                 if len(found) == count:  # the properties of each record matched completely
                     columns = list(zip(*found, strict=True))
                     tags, keys, unique_key = layout.wanted
@@ -83,23 +83,23 @@ class PropertyFields:
         tags_of, keys_of, unique_keys_of = zip(*map(self, properties), strict=True)
         return tags_of, keys_of, unique_keys_of
 
-    def _common_slices(self, first: bytes, joined: bytes, count: int) -> list[slice] | None:
+    def _common_slices(self, first: bytes, all_properties: bytes, count: int) -> list[slice] | None:
         """Return the slices of TAGS, KEYS and UNIQ_KEY; None unless they are the same in all records.
 
-        first: the properties of the first record. joined: the properties of all records, separated by NULs.
+        first: the properties of the first record. all_properties: those of all records, separated by NULs.
         """
         step = len(first) + 1
         if (
-            len(joined) + 1 != step * count
-            or joined[step - 1 :: step].count(_NUL) != count - 1
-            or joined.count(b"\x01") != first.count(b"\x01") * count
-            or joined.count(b"\x02") != first.count(b"\x02") * count
+            len(all_properties) + 1 != step * count
+            or all_properties[step - 1 :: step].count(_NUL) != count - 1
+            or all_properties.count(b"\x01") != first.count(b"\x01") * count
+            or all_properties.count(b"\x02") != first.count(b"\x02") * count
         ):
             return None
         for match, wanted, _ in self._layouts:
             found = match(first)
             if found is not None:
-                if all(joined[at::step].count(first[at]) == count for at in _fixed_offsets(first)):
+                if all(all_properties[at::step].count(first[at]) == count for at in _fixed_offsets(first)):
                     return [slice(*found.span(group)) for group in wanted]
                 break
         return None

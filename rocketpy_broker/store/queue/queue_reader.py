@@ -200,8 +200,9 @@ class QueueReader:
         """
         config, log = self._config, self._log
         parsed = list(UNIT.iter_unpack(units))[: min(max(count_max, 1), config.memory_count_max)]
-        begin = parsed[0][0]
-        end = parsed[-1][0] + parsed[-1][1]
+        begin, _, _ = parsed[0]
+        last, last_size, _ = parsed[-1]
+        end = last + last_size
         file_bytes, log_end = log.files.file_bytes, log.max_offset
         is_near = 0 < end - begin <= _SPAN_BYTES_MAX and log_end - begin <= config.memory_window_bytes
         if not (is_near and log.min_offset <= begin and end <= log_end):
@@ -262,7 +263,7 @@ class QueueReader:
         except (RecordCorrupt, TornTail):
             return None
 
-    def _read_ranges(self, ranges: list[list[int]]) -> list[bytes]:
+    def _read_ranges(self, ranges: list[tuple[int, int]]) -> list[bytes]:
         chunks = []
         for start, end in ranges:
             data = self._log.read(start, end - start)
@@ -281,7 +282,7 @@ class _Batch:
         self._config = config
         self._count_max = count_max
         self._bytes_max = bytes_max
-        self.ranges: list[list[int]] = []
+        self.ranges: list[tuple[int, int]] = []
         self.records: list[tuple[int, int, int]] = []
         self.bytes = 0
         self.count = 0
@@ -299,11 +300,11 @@ class _Batch:
 
     def add(self, start: int, size: int, number: int) -> None:
         """Add a record. number: its queue offset."""
-        last = self.ranges[-1] if self.ranges else None
-        if last is not None and last[1] == start and last[1] - last[0] < _READ_BYTES_MAX:
-            last[1] = start + size
+        begin, end = self.ranges[-1] if self.ranges else (-1, -1)
+        if end == start and end - begin < _READ_BYTES_MAX:
+            self.ranges[-1] = begin, start + size
         else:
-            self.ranges.append([start, start + size])
+            self.ranges.append((start, start + size))
         self.records.append((start, size, number))
         self.bytes += size
         self.count += 1
@@ -404,9 +405,9 @@ def _first(
     high = queue.next_offset if high is None else high
     while low < high:
         middle = last = (low + high) // 2
-        while (unit := queue.unit(last)) is not None and unit[1] == BLANK_SIZE and last < high - 1:
+        while (unit := queue.unit(last)) is not None and unit.size == BLANK_SIZE and last < high - 1:
             last += 1
-        if unit is not None and (unit[1] == BLANK_SIZE or is_wanted(unit[0])):
+        if unit is not None and (unit.size == BLANK_SIZE or is_wanted(unit.physical_offset)):
             high = middle
         else:
             low = last + 1

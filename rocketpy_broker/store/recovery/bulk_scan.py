@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
-from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, DispatchRequest, QueueCursor
+from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, DispatchRequest, QueueCursor, offset_of
 from rocketpy_broker.store.log.plain_records import PlainRecords
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 from rocketpy_broker.store.queue.queue_table import ConsumeQueueTable
@@ -72,7 +72,7 @@ class BulkScan:
         """Collect one record. is_missing: its consume queue lacks it. Raises DiskFull, StoreError."""
         self.records += 1
         self.rebuilt += is_missing
-        if is_missing or request[1] >= self.index_from:
+        if is_missing or offset_of(request) >= self.index_from:
             self._batch.append(request)
         if len(self._batch) >= _BATCH_RECORDS:
             self.flush()

@@ -25,7 +25,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 
 from rocketpy.errors import RecordCorrupt
 from rocketpy.protocol.message.record import RecordView, peek
@@ -35,8 +34,15 @@ from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.log_scan import LogTail
 from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.message_log import MessageLog, RecordScan, RecoveryReport
-from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, DispatchRequest, QueueTable, dispatch_request
-from rocketpy_broker.store.queue.consume_queue import UNIT_BYTES, ConsumeQueue
+from rocketpy_broker.store.log.messages import (
+    NOT_IN_QUEUE,
+    DispatchRequest,
+    QueueTable,
+    dispatch_request,
+    end_of,
+    offset_of,
+)
+from rocketpy_broker.store.queue.consume_queue import UNIT_BYTES, ConsumeQueue, QueueUnit
 from rocketpy_broker.store.queue.dispatch import Dispatcher
 from rocketpy_broker.store.queue.queue_checksums import FileChecksum
 from rocketpy_broker.store.queue.queue_table import CHECKSUM_BYTES_MAX, ConsumeQueueTable
@@ -218,11 +224,11 @@ class Recovery:
     def _dispatch(self, batch: list[DispatchRequest], index_from: int) -> None:
         """Dispatch a batch. Records below `index_from` are not indexed."""
         self.dispatcher.clock.follow(batch)
-        split = bisect_left(batch, index_from, key=itemgetter(1))
+        split = bisect_left(batch, index_from, key=offset_of)
         self.dispatcher.put(batch[:split], indexed=False)
         if split < len(batch):
             self.dispatcher.put(batch[split:])
-            self._indexed_until = batch[-1][1] + batch[-1][2]
+            self._indexed_until = end_of(batch[-1])
 
     def _request(self, view: RecordView, *, gaps_allowed: bool) -> tuple[DispatchRequest, bool]:
         """Return the dispatch request of a record, and whether its consume queue lacks it."""
@@ -321,7 +327,7 @@ class Recovery:
         while end * UNIT_BYTES > queue.files.min_offset:
             unit = queue.unit(end - 1)
             if unit is not None and self._is_record_of(queue, end - 1, unit, check_code=end == before):
-                queue.max_physical_offset = unit[0] + unit[1]
+                queue.max_physical_offset = unit.physical_offset + unit.size
                 break
             end -= 1
         if end < before:
@@ -329,9 +335,7 @@ class Recovery:
             name = f"queue {queue.topic}/{queue.queue_id}"
             report.note(f"{name}: dropped units {end} to {before - 1}, which match no record")
 
-    def _is_record_of(
-        self, queue: ConsumeQueue, number: int, unit: tuple[int, int, int], *, check_code: bool
-    ) -> bool:
+    def _is_record_of(self, queue: ConsumeQueue, number: int, unit: QueueUnit, *, check_code: bool) -> bool:
         """Whether a unit matches its record. check_code: also compare the tags code, which may be torn.
 
         That is done for the last unit only. After a change of messageDelayLevel the codes of delayed messages

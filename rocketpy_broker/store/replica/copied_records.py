@@ -6,7 +6,13 @@ from typing import NamedTuple
 
 from rocketpy.errors import RecordCorrupt, StoreDamaged, TopicInvalid, TornTail
 from rocketpy.protocol.message.record import BLANK_MAGIC, MIN_BLANK_BYTES, RecordView, peek, read_start
-from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, DispatchRequest, check_topic, dispatch_request
+from rocketpy_broker.store.log.messages import (
+    NOT_IN_QUEUE,
+    DispatchRequest,
+    check_topic,
+    dispatch_request,
+    stored_ms_of,
+)
 from rocketpy_broker.store.log.plain_records import PlainRecords
 from rocketpy_broker.store.message_store import MessageStore
 
@@ -62,7 +68,7 @@ class RecordParser:
                     break
                 if read_start(data, position)[1] != BLANK_MAGIC:
                     request = self._request(peek(data, position, check_crc=True), base + position)
-                    timestamp = request[3]
+                    timestamp = stored_ms_of(request)
                     if not only_check:
                         requests.append(request)
                     end = position + size

@@ -18,6 +18,7 @@ from rocketpy.protocol.message.record import MIN_BLANK_BYTES
 from rocketpy_broker.store.files.state_file import save_state
 from rocketpy_broker.store.log.log_scan import LogScan, LogTail
 from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue, read_across
+from rocketpy_broker.store.log.messages import offset_of
 from rocketpy_broker.store.message_store import MessageStore
 from rocketpy_broker.store.replica.backlog import Backlog
 from rocketpy_broker.store.replica.copied_records import ParsedRecords, RecordParser
@@ -171,7 +172,7 @@ class ReplicaLog:
         queues = self._store.queues.queues.values()
         last = max(queues, key=attrgetter("max_physical_offset"), default=None)
         unit = None if last is None else last.unit(last.next_offset - 1)
-        return 0 if unit is None else self._store.commit_log.store_timestamp(unit[0])
+        return 0 if unit is None else self._store.commit_log.store_timestamp(unit.physical_offset)
 
     def _save_tail(self, end: int, saved_to: Path) -> None:
         save_state(self._store.disk, saved_to, read_across(self._files, end, self._files.max_offset) or b"")
@@ -185,4 +186,4 @@ class ReplicaLog:
         file = self._files.find(begin)
         if file is not None:
             requests = [self._records.request_of(view) for view in LogScan(self._files, file.start)]
-            self._store.dispatcher.put([request for request in requests if request[1] >= begin])
+            self._store.dispatcher.put([request for request in requests if offset_of(request) >= begin])
