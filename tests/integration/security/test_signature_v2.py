@@ -24,7 +24,16 @@ from rocketpy import (
 from rocketpy.config import Credentials
 from rocketpy.errors import BrokerError, ConfigInvalid
 from rocketpy.protocol.codes import RequestCode
-from rocketpy.protocol.remoting.acl import NONCE, SIGNATURE, SIGNATURE_V2, SIGNED_AT, Signer, SignerV2
+from rocketpy.protocol.remoting.acl import (
+    NONCE,
+    SIGNATURE,
+    SIGNATURE_V2,
+    SIGNED_AT,
+    Signer,
+    SignerV2,
+    signature_v2,
+    signed_content_v2,
+)
 from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy.protocol.remoting.frame import CODEC_ROCKETMQ
 from rocketpy_broker import Broker, load_broker_config
@@ -98,6 +107,17 @@ async def test_old_and_early_requests_are_rejected(servers: Servers) -> None:
     signer = SignerV2(*MINE, now=lambda: time.time() - 100)
     reason = await send(servers, request_of(signer.sign(send_fields("Mine"), b"x", code=code)))
     assert "before this server started" in reason
+
+
+@pytest.mark.parametrize("signed_at", ["", "-1", "1e3", "now", "\u0661", "9" * 16, "9" * 5000])
+async def test_a_time_of_signing_that_is_no_number_is_rejected(servers: Servers, signed_at: str) -> None:
+    """The request would end with a traceback, though its signature covers this time."""
+    code = RequestCode.SEND_MESSAGE_V2
+    fields = dict(SignerV2(*MINE).sign(send_fields("Mine"), b"x", code=code))
+    request = request_of({**fields, SIGNED_AT: signed_at})
+    content = signed_content_v2(code, request.language, request.version, request.ext_fields(), b"x")
+    request.ext = {**request.ext_fields(), SIGNATURE_V2: signature_v2(MINE[1].encode(), content)}
+    assert "is not a time in ms since 1970" in await send(servers, request)
 
 
 async def test_version_1_is_rejected_where_version_2_is_required(servers: Servers) -> None:

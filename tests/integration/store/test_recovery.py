@@ -442,6 +442,41 @@ def test_a_queue_without_a_valid_unit_is_rebuilt(filled: Filled, tmp_path: Path)
     expect_all(small_config(tmp_path))
 
 
+@pytest.mark.parametrize("stop", ["clean", "flushed and killed"])
+def test_a_torn_tags_code_of_the_last_unit_is_replaced(filled: Filled, tmp_path: Path, stop: str) -> None:
+    """Consumers with a tag would not get that message: the broker filters by the code in the unit."""
+    filled(tmp_path, stop=stop)
+    (tmp_path / "queuesums").unlink(missing_ok=True)
+    path = max((tmp_path / "consumequeue" / "T" / "1").iterdir())
+    whole = path.read_bytes()
+    last = len(whole.rstrip(b"\0")) - 1
+    flip(path, last)
+    with MessageStore(small_config(tmp_path)) as store:
+        assert store.units("T", 1, COUNT // 3 - 1, 1)[0][2] == UNIT.unpack(whole[last - 19 : last + 1])[2]
+    expect_all(small_config(tmp_path))
+
+
+def test_a_restored_file_of_expired_messages_is_dropped(filled: Filled, tmp_path: Path) -> None:
+    """Power loss may restore deleted files. Expired messages would be consumed and counted again."""
+    filled(tmp_path, stop="flushed and killed")
+    first = tmp_path / "commitlog" / mapped_file_name(0)
+    checkpoint = Checkpoint.decode((tmp_path / "checkpoint").read_bytes())
+    checkpoint.min_offset = small_config(tmp_path).commit_log.segment_bytes
+    (tmp_path / "checkpoint").write_bytes(checkpoint.encode())
+    with MessageStore(small_config(tmp_path)) as store:
+        assert store.min_physical_offset == checkpoint.min_offset
+        assert not first.exists()
+
+
+def test_a_flushed_file_that_is_missing_is_reported(filled: Filled, tmp_path: Path) -> None:
+    """The messages behind the gap would be lost silently."""
+    filled(tmp_path, stop="flushed and killed")
+    second = small_config(tmp_path).commit_log.segment_bytes
+    (tmp_path / "commitlog" / mapped_file_name(second)).unlink()
+    with pytest.raises(StoreDamaged, match=f"the file that starts at {second} is missing"):
+        MessageStore(small_config(tmp_path)).open()
+
+
 def test_clean_start_reads_only_the_tail_of_a_large_log(tmp_path: Path) -> None:
     """A broker with gigabytes of messages would take minutes to restart."""
     config = StoreConfig(

@@ -13,6 +13,7 @@ from rocketpy.protocol.bodies import SYSTEM_GROUPS, MessageQueue, SubscriptionGr
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.handlers.pull.long_polling import (
+    HELD_BYTES,
     HELD_PER_CHANNEL_MAX,
     HeldPull,
     PullRequestHoldTable,
@@ -376,3 +377,33 @@ async def test_a_file_of_groups_from_java_is_read(tmp_path: Path) -> None:
     assert found is not None
     assert (found.retry_max_times, found.notify_consumer_ids_changed_enable) == (3, False)
     assert groups.version.counter == 4
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_filter_counts_as_long_as_a_pull_has_it(shared: bool) -> None:
+    """The memory of a connection would seem used up after a while, and its pulls no longer be held."""
+    used = 0
+
+    def count(_: object, size: int) -> bool:
+        nonlocal used
+        used += size
+        return True
+
+    holds, one, two = PullRequestHoldTable(count), object(), object()
+    pulls = [
+        HeldPull(
+            "c", "T", queue, 0, 10, None, filtered_by=one if shared else (one, two)[queue], filter_bytes=500
+        )
+        for queue in range(2)
+    ]
+    for pull in pulls:
+        assert holds.hold(pull)
+    both = 2 * HELD_BYTES + (500 if shared else 1000)
+    assert used == both
+    holds.release(pulls[0])
+    assert used == HELD_BYTES + 500
+    assert holds.hold(pulls[0])
+    assert used == both
+    holds.release(pulls[1])
+    holds.drop("c")
+    assert used == 0

@@ -144,6 +144,7 @@ async def test_a_client_id_in_use_by_another_owner_is_logged(
     parts.client_handler.owner = lambda _: next(owners)
     async with served(parts, clients=2) as (first, second):
         await first.beat("same")
+        assert not [record for record in caplog.records if "another owner" in record.getMessage()]
         await second.beat("same")
     (record,) = (record for record in caplog.records if "another owner" in record.getMessage())
     assert "client id same of memory://" in record.getMessage()

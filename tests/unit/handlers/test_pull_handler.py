@@ -120,6 +120,17 @@ async def test_a_slave_does_not_move_the_offset_of_a_consumer(tmp_path: Path, ho
     assert parts.moved == []
 
 
+async def test_a_slave_without_a_new_message_lets_the_consumer_wait(tmp_path: Path) -> None:
+    """A consumer that reads from a slave would ask again at once, thousands of times a second."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        await client.send()
+        parts.store.reject(Reason.SLAVE, StoreError("a slave"))
+        response = await client.pull(1)
+    assert (response.code, next_offset(response)) == (ResponseCode.PULL_NOT_FOUND, 1)
+
+
 @pytest.mark.parametrize(("slave_read", "broker_id"), [(False, "0"), (True, "3")])
 async def test_the_group_decides_which_broker_is_read(
     tmp_path: Path, slave_read: bool, broker_id: str

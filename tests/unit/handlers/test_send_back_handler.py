@@ -13,6 +13,7 @@ from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader
 from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.message_id import message_id
 from rocketpy.protocol.message.record import Record
+from rocketpy.protocol.message.sysflag import TopicSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.store import MessageInner
@@ -161,3 +162,16 @@ async def test_a_retry_without_a_queue_is_refused(tmp_path: Path) -> None:
         )
         assert (await send_back(client, 0, -1)).code == ResponseCode.SUCCESS
         assert only(parts.records("%DLQ%g")).body == b"x"
+
+
+@pytest.mark.parametrize(("unit_mode", "flags"), [(False, 0), (True, TopicSysFlag.UNIT_SUB)])
+async def test_the_retry_topic_of_a_unit_is_marked(tmp_path: Path, unit_mode: bool, flags: int) -> None:
+    """The tools of units would not find the topic."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        await client.send()
+        assert (await send_back(client, 0, 1, unit_mode=unit_mode)).code == ResponseCode.SUCCESS
+        retries = parts.topics.get("%RETRY%g")
+        assert retries is not None
+        assert retries.topic_sys_flag == flags

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rocketpy.errors import ClientClosed, FlowControlled
-from rocketpy.producer.send.flow_control import InFlightLimiter
+from rocketpy.producer.send.flow_control import InFlightLimiter, SendWindow
 
 
 def filled(count: int, size: int) -> InFlightLimiter:
@@ -115,3 +115,42 @@ async def test_a_wait_ends_with_its_time() -> None:
     assert (limiter.count, limiter.bytes) == (4, 100)
     with pytest.raises(FlowControlled, match="limits are 4 and 100"):
         limiter.check(1)
+
+
+def test_a_send_that_cannot_get_its_response_in_time_is_not_written() -> None:
+    """It would end as unknown, although it could have ended as not sent."""
+    window = SendWindow(8000)
+    window.in_flight = 1000
+    for rtt_ms in (400, 800, 400):
+        window.measure(rtt_ms, 1000)
+    # RFC 6298: the mean is 443.75 ms, and the mean deviation 171.875 ms.
+    assert window.is_late(8000, 1131)
+    assert not window.is_late(8000, 1132)
+    assert not window.is_late(2262, 1131), "in the first half of its time it is always written"
+    window.in_flight = 2000  # twice as much as when 400 ms were measured
+    assert window.is_late(8000, 1600)
+    assert not window.is_late(8000, 1601)
+
+
+@pytest.mark.parametrize(
+    ("rtt_ms", "grows_by"),
+    [(600, 1 << 14), (900, 1 << 14), (901, 0), (1000, 0), (1001, "less")],
+)
+def test_the_window_follows_the_round_trips(rtt_ms: float, grows_by: int | str) -> None:
+    """A broker far away would get one request at a time, or a slow one more than it can store in time."""
+    window = SendWindow(8000)
+    window.measure(400, 1000)
+    assert window.limit == 1 << 16, "nothing had to wait"
+    window.was_full = True
+    window.measure(500, 1000)
+    assert window.limit == 1 << 17
+    window = SendWindow(8000)
+    window.was_full = True
+    window.measure(600, 1000)
+    assert window.limit == (1 << 16) + (1 << 14)
+    window.limit, window.was_full = 1 << 20, True
+    window.measure(rtt_ms, 1 << 20)
+    if grows_by == "less":
+        assert window.limit == int((1 << 20) * 1000 / rtt_ms)
+    else:
+        assert window.limit - (1 << 20) == grows_by

@@ -285,3 +285,16 @@ def test_a_backlog_is_taken_in_pieces_of_any_size(tmp_path: Path) -> None:
             target.append(500, data[500:])
             backlog.drain()
             assert queue_bytes(slave) == queue_bytes(master)
+
+
+def test_dispatch_waits_for_the_end_of_a_burst(tmp_path: Path) -> None:
+    """A slave that was away would take longer to have all messages, or its backlog grow without a limit."""
+    with MessageStore(small_config(tmp_path)) as store:
+        backlog = Backlog(store)
+        assert not backlog.accepts(1000)
+        assert backlog.accepts(128 << 10)
+        backlog.add(0, 1 << 20, 1 << 20)
+        assert backlog.check_burst()
+        assert not backlog.check_burst(), "nothing more has come"
+        backlog.add(1 << 20, 4 << 30, 1 << 20)
+        assert not backlog.check_burst()
