@@ -38,7 +38,6 @@ RETIRED = frozenset(
         "Questions",
         "Room",
         "Settlers",
-        "Submitter",
         "Taker",
         "Takers",
         "Verdict",
