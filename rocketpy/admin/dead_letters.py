@@ -19,7 +19,7 @@ from rocketpy.client.topic_configs import TopicConfigs
 from rocketpy.config import check_number
 from rocketpy.consumer.dispatch.send_back import retry_topic
 from rocketpy.errors import MessageInvalid, RouteNotFound
-from rocketpy.message.message import MessageExt, check_group
+from rocketpy.message.message import MessageExt, check_group, check_received
 from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, PERM_READ, MessageQueue
 from rocketpy.protocol.message import properties as names
 from rocketpy.results import SendResult
@@ -163,6 +163,7 @@ class DeadLetterQueues:
             RocketError: With the outcome STORED: the broker has made it a dead letter again, as those of
                 RocketMQ 5.1.1 and later do while orderly consumers of the group run.
         """
+        check_received(message)
         client = self._requests.running()
         dead_topic = self._requests.wrap(message.topic)
         group = dead_topic.removeprefix(DLQ_TOPIC_PREFIX)

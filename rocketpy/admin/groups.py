@@ -54,6 +54,7 @@ from rocketpy.protocol.headers import (
     GetConsumeStatsRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
+from rocketpy.runtime.application import shown
 
 log: Final = logging.getLogger("rocketpy.client")
 
@@ -406,10 +407,12 @@ class Groups:
             dry_run: Only return what would be changed.
 
         Raises:
-            UsageError: `to` is an offset, and members of the group are online.
+            UsageError: `to` is no `ResetTo`, or it is an offset, and members of the group are online.
             BrokerError: No broker knows the group: it has neither settings nor offsets.
             RouteNotFound: No name server knows the topic.
         """
+        if not isinstance(to, ResetTo):
+            raise ConfigInvalid(f"to is {shown(to)}; write ResetTo.time(...), or another method of ResetTo")
         requests = self._requests
         if to.needs_stopped_members:
             await self._require_stopped(

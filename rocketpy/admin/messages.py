@@ -20,12 +20,18 @@ from rocketpy.admin.requests import AdminRequests
 from rocketpy.admin.resend import send_to_retries, send_to_topic
 from rocketpy.admin.traces import Traces, collect_traces
 from rocketpy.client.broker_api import BrokerApi, require_success
-from rocketpy.client.message_index import FOREVER_MS, MAX_BODY_BYTES, MessageIndex, QueryResult
+from rocketpy.client.message_index import (
+    FOREVER_MS,
+    MAX_BODY_BYTES,
+    MessageIndex,
+    QueryResult,
+    check_times,
+)
 from rocketpy.client.routing.routes import member_to_read, publish_route, subscribe_queues, usable_queues
 from rocketpy.consumer.dispatch.send_back import retry_topic
 from rocketpy.consumer.fetch.consumer_api import ConsumerApi
 from rocketpy.errors import BrokerError, RouteNotFound, UsageError
-from rocketpy.message.message import TRACE_TOPIC, MessageExt, check_group, check_topic
+from rocketpy.message.message import TRACE_TOPIC, MessageExt, check_group, check_received, check_topic
 from rocketpy.protocol.bodies import (
     ConsumeMessageDirectlyResult,
     ConsumerConnection,
@@ -186,6 +192,7 @@ class Messages:
             RouteNotFound: The topic does not exist, or has no readable queue.
             RecordCorrupt: A record has an invalid length.
         """
+        begin_ms, end_ms = check_times(begin_ms, end_ms)
         route = await self._requests.running().route(self._requests.wrap(topic), fresh=True)
         queues = subscribe_queues(topic, route)
         if not queues:
@@ -248,7 +255,7 @@ class Messages:
         Raises:
             RouteNotFound: No name server knows the broker of the message.
         """
-        name, address = await self._broker_of(message)
+        name, address = await self._broker_of(check_received(message))
         topic = self._requests.wrap(message.topic)
         header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
         response = await self._requests.call(address, name, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
@@ -279,7 +286,7 @@ class Messages:
         Raises:
             BrokerError: The consumer is not online, does not respond within 10 s, or the message has expired.
         """
-        name, address = await self._broker_of(message)
+        name, address = await self._broker_of(check_received(message))
         header = ConsumeMessageDirectlyResultRequestHeader(
             consumer_group=self._requests.wrap(group),
             client_id=client_id,
@@ -320,6 +327,7 @@ class Messages:
         """
         if topic is not None and group is not None:
             raise UsageError("topic and group were both given; give one of them")
+        check_received(message)
         requests, client = self._requests, self._requests.running()
         own = message.properties.get(names.PROPERTY_RETRY_TOPIC) or requests.wrap(message.topic)
         if group is None:

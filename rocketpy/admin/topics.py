@@ -43,6 +43,7 @@ from rocketpy.protocol.headers import (
     QueryTopicConsumeByWhoRequestHeader,
     ViewBrokerStatsDataRequestHeader,
 )
+from rocketpy.runtime.application import shown
 
 _PUT_COUNTS: Final = "TOPIC_PUT_NUMS"
 """The statistics of messages sent to a topic. Source: RocketMQ BrokerStatsManager."""
@@ -172,7 +173,7 @@ class Topics:
             topic_name=requests.wrap(check_topic(topic)),
             read_queue_nums=queues,
             write_queue_nums=queues,
-            perm=Permission(perm).value,
+            perm=_perm_value(perm),
             order=ordered,
         )
 
@@ -229,7 +230,7 @@ class Topics:
                 check_number(setting, count, 0)
                 changes[field] = count
         if perm is not None:
-            changes["perm"] = Permission(perm).value
+            changes["perm"] = _perm_value(perm)
         if ordered is not None:
             changes["order"] = ordered
         if not changes:
@@ -344,6 +345,13 @@ class Topics:
             await table.put(ORDER_TOPIC_NAMESPACE, name, value)
         elif known:
             await table.delete(ORDER_TOPIC_NAMESPACE, name)
+
+
+def _perm_value(perm: Permission) -> int:
+    try:
+        return Permission(perm).value
+    except ValueError:
+        raise ConfigInvalid(f"perm is {shown(perm)}; write Permission.READ | Permission.WRITE") from None
 
 
 def _check_read(topic: str, configs: Mapping[str, TopicConfig]) -> None:

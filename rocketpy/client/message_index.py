@@ -6,6 +6,7 @@ Source: RocketMQ 4.6 MQAdminImpl queryMessage.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
@@ -13,13 +14,15 @@ from rocketpy.client.broker_api import gather_by_broker, log_failed, require_suc
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap
 from rocketpy.client.routing.routes import member_to_read
+from rocketpy.config import check_number
 from rocketpy.errors import BrokersFailed, MessageInvalid, RemoteProtocolError
 from rocketpy.message.decode import decode_messages, log_undecodable
-from rocketpy.message.message import MessageExt
+from rocketpy.message.message import MessageExt, check_value
 from rocketpy.protocol.bodies import BrokerData, MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import UNIQUE_INDEX, QueryMessageRequestHeader, QueryMessageResponseHeader
 from rocketpy.protocol.message.message_id import check_unique_id
+from rocketpy.protocol.message.properties import KEY_SEPARATOR
 from rocketpy.protocol.remoting.command import Command
 
 log: Final = logging.getLogger("rocketpy.client")
@@ -75,7 +78,12 @@ class MessageIndex:
 
         begin_ms, end_ms: range of the store times, in ms since 1970. Raises RouteNotFound, TransportError and
         BrokerError; unless `partial`, also BrokersFailed, and RecordCorrupt for an unreadable response.
+        Raises UsageError for a key that no message can have, and for other invalid arguments.
         """
+        if KEY_SEPARATOR in check_value("the key", key):
+            raise MessageInvalid(f"the key {key!r} contains a space, which separates keys; give one of them")
+        check_number("max_count", max_count, 1)
+        begin_ms, end_ms = check_times(begin_ms, end_ms)
         return await self._query(topic, key, max_count, begin_ms, end_ms, unique=False)
 
     async def _query(
@@ -122,6 +130,13 @@ class MessageIndex:
         ]
         log_undecodable(messages, log)
         return QueryResult(messages, found.index_last_update_timestamp)
+
+
+def check_times(begin_ms: float, end_ms: float) -> tuple[int, int]:
+    """Return a range of store times in whole ms since 1970. Raises ConfigInvalid."""
+    check_number("begin_ms", begin_ms, 0)
+    check_number("end_ms", end_ms, 0, FOREVER_MS)
+    return math.ceil(begin_ms), math.floor(end_ms)
 
 
 async def gather_results(

@@ -237,6 +237,13 @@ def check_message(message: object) -> Message:
     return message
 
 
+def check_received(message: object) -> MessageExt:
+    """Return the argument, if it is a message that was read from a broker. Raises MessageInvalid."""
+    if not isinstance(message, MessageExt):
+        raise MessageInvalid(f"a {type(message).__name__} is not a received message; pass a MessageExt")
+    return message
+
+
 def check_group(group: object) -> str:
     """Return the name of a group, if it is valid. Raises GroupInvalid."""
     if not isinstance(group, str) or not _NAME.fullmatch(group):

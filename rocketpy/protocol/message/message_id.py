@@ -39,20 +39,20 @@ def decode_message_id(text: str) -> tuple[bytes, int]:
     """
     try:
         data = bytes.fromhex(text)
-    except ValueError:
+    except (ValueError, TypeError):
         data = b""
     if len(data) not in {16, 28} or 2 * len(data) != len(text):
         raise RemoteProtocolError(
-            f"{text[:80]!r} is not a message id: it must have 32 or 56 hexadecimal digits"
+            f"{str(text)[:80]!r} is not a message id: it must have 32 or 56 hexadecimal digits"
         )
     return data[:-8], _OFFSET.unpack_from(data, len(data) - 8)[0]
 
 
-def check_unique_id(text: str) -> None:
+def check_unique_id(text: object) -> None:
     """Raise RemoteProtocolError for a malformed client unique id."""
-    if len(text) not in {32, 56} or not _HEX.fullmatch(text):
+    if not isinstance(text, str) or len(text) not in {32, 56} or not _HEX.fullmatch(text):
         raise RemoteProtocolError(
-            f"{text[:80]!r} is not a unique id: it must have 32 or 56 hexadecimal digits"
+            f"{str(text)[:80]!r} is not a unique id: it must have 32 or 56 hexadecimal digits"
         )
 
 

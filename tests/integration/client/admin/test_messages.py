@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -103,6 +104,35 @@ async def test_a_message_is_found_in_every_way(two: EmbeddedCluster, namespace: 
 
 WIDE_KEYS = ("tab\there", "no\u00a0break", "\u3000wide\u3000", "\u2003em", "line\u2028end", "\x1fend\x1f")
 """Keys with characters that are whitespace for Python, and not for RocketMQ."""
+
+
+async def test_a_look_up_that_finds_nothing_says_why(cluster: EmbeddedCluster) -> None:
+    """A number as a key, or several keys, would find nothing, although messages have them."""
+    await sent(cluster, Message("T", b"x", keys=["5", "a", "b"]))
+    await indexed(cluster)
+    received: Any = "an id instead of a message"
+    async with AdminClient(cluster.namesrv_address) as admin:
+        wrong: list[tuple[Awaitable[object], str]] = [
+            (admin.messages.by_key("T", cast(Any, 5)), "the key is 5; it must be a string"),
+            (admin.messages.by_key("T", "a b"), "'a b' contains a space"),
+            (admin.query_message("T", ""), "the key is ''"),
+            (admin.messages.by_key("T", "a", 0), "max_count is 0"),
+            (admin.messages.by_key("T", "a", begin_ms=cast(Any, datetime.now(UTC))), "begin_ms is datetime"),
+            (anext(admin.messages.by_time("T", end_ms=-1)), "end_ms is -1"),
+            (admin.messages.by_id(cast(Any, None)), "'None' is not a message id"),
+            (admin.messages.by_unique_id("T", cast(Any, None)), "'None' is not a unique id"),
+            (admin.messages.resend(received), "a str is not a received message"),
+            (admin.messages.deliver(received, "g", "c"), "a str is not a received message"),
+            (admin.messages.consumers_of(received), "a str is not a received message"),
+            (admin.dead_letters.resend(received), "a str is not a received message"),
+            (admin.groups.reset("g", "T", cast(Any, 5)), "to is 5; write ResetTo.time"),
+            (admin.topics.create("U", perm=cast(Any, "r")), "perm is 'r'; write Permission.READ"),
+        ]
+        for call, words in wrong:
+            with pytest.raises(UsageError, match=words):
+                await call
+        now_ms = time.time() * 1000  # with a fraction
+        assert len((await admin.messages.by_key("T", "5", end_ms=cast(Any, now_ms + 60_000))).messages) == 1
 
 
 async def test_keys_with_the_same_hash_hide_no_message(cluster: EmbeddedCluster) -> None:
