@@ -48,12 +48,14 @@ _RIGHTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account. topics, groups: rights by name that differ from the default rights."""
+    """An account. topics, groups: rights by name that differ from the default rights.
+
+    allow_list: clients that need no signature and may do everything.
+    """
 
     access_key: str
     secret_key: bytes = field(repr=False)
     allow_list: AddressPattern
-    """Clients that need no signature and may do everything."""
     is_admin: bool
     default_topic: Right
     default_group: Right
@@ -104,12 +106,14 @@ class Account:
 
 
 class AccessFile(msgspec.Struct, kw_only=True, rename="camel"):
-    """Contents of plain_acl.yml. A list is None if its key has no value."""
+    """Contents of plain_acl.yml. A list is None if its key has no value.
+
+    data_version: one element, the number of changes that administrators requested, and the time of the last.
+    """
 
     global_white_remote_addresses: list[str] | None = None
     accounts: list[PlainAccessConfig] | None = None
     data_version: list[DataVersion] | None = None
-    """One element: number of changes that administrators requested, and the time of the last one."""
 
 
 @dataclass(frozen=True, slots=True)

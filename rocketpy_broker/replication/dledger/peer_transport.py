@@ -1,5 +1,7 @@
 """Sends and receives the requests of a group's peers, as DLedger's JSON frames.
 
+The core has no timeouts for its requests: each `SendRequest` gets its response, or is reported as failed.
+
 Source: DLedgerRpcNettyService of DLedger 0.1.
 """
 

@@ -78,19 +78,20 @@ def tally_votes(results: Counter[VoteResult], quorum: int, *, is_over: bool) -> 
 
 
 class _Round:
-    """One round of requests to all peers, and their responses."""
+    """One round of requests to all peers, and their responses.
+
+    is_probe: whether it is the probe of a restarted peer, which cannot be won. open: peers without a
+    response, by the number of the request. results: of a round of votes, own vote included. codes: of the
+    responses to heartbeats, this peer's own SUCCESS included.
+    """
 
     def __init__(self, term: int, began_ms: float, *, is_probe: bool = False) -> None:
         self.term = term
         self.began_ms = began_ms
         self.is_probe = is_probe
-        """Whether it is the probe of a restarted peer, which cannot be won."""
         self.open: dict[int, str] = {}
-        """Peer by the number of its request, while that has no response."""
         self.results: Counter[VoteResult] = Counter()
-        """Vote results of a round of votes, own vote included."""
         self.codes: Counter[int] = Counter()
-        """Response codes of a round of heartbeats, this peer's own SUCCESS included."""
 
 
 @dataclass(eq=False)

@@ -1,4 +1,8 @@
-"""The input events of a `RaftNode`, and its output `Ready`: the effects that the shell must carry out."""
+"""The input events of a `RaftNode`, and its output `Ready`: the effects that the shell must carry out.
+
+A vote or an acknowledgement is a promise: it must not be sent before it is durable. So the core lists its
+effects in a safe order, and the shell follows this order.
+"""
 
 from __future__ import annotations
 

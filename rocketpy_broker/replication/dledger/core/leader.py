@@ -1,7 +1,9 @@
 """Replicates the leader's ledger to its followers, and commits entries. No I/O; one object per term.
 
-For each follower: COMPARE until a common entry is found. TRUNCATE if the follower has entries after it. Then
-APPEND each entry, with many in flight. COMMIT sends an idle follower the committed index.
+A new leader does not know the ledgers of its followers. They may lack entries, or have entries of an earlier
+leader that were never committed. So for each follower: COMPARE until a common entry is found. TRUNCATE if
+the follower has entries after it. Then APPEND each entry, with many in flight. COMMIT sends an idle follower
+the committed index.
 
 Source: DLedgerEntryPusher (EntryDispatcher, QuorumAckChecker) of DLedger 0.1. Differs: only entries of the
 leader's own term are committed by counting (openmessaging/dledger #4), and only durable entries are counted.
@@ -38,33 +40,32 @@ class _Sent:
 
 
 class PeerProgress:
-    """The replication progress of one follower, as its leader knows it."""
+    """The replication progress of one follower, as its leader knows it.
+
+    Indexes of entries; -1: not known yet. compare_index: to compare, or to truncate after. common_index: the
+    newest that is known to be equal on both. conflict_index: the oldest that is known to differ, or to be
+    missing on the follower. next_index: to send next. match_index: the newest that is durable there.
+
+    open_request, open_commit: numbers of the open COMPARE or TRUNCATE, and of the open COMMIT. open_appends:
+    index of the entry, by the number of its open APPEND. in_flight: entries without an acknowledgement, in
+    their order. last_sent_ms: when the last push was sent; each push contains the committed index.
+    """
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
         self.phase = PushType.COMPARE
         self.compare_index = -1
-        """The entry to compare, or to truncate after; -1: not chosen yet."""
         self.common_index = -1
-        """The newest entry that is known to be equal on both; -1: none yet."""
         self.conflict_index = -1
-        """The oldest entry that is known to differ, or to be missing on the follower; -1: none yet."""
         self.next_index = -1
-        """The entry to send next."""
         self.match_index = -1
-        """The newest entry that is durable on the follower."""
         self.open_request: int | None = None
-        """Number of the open COMPARE or TRUNCATE."""
         self.open_commit: int | None = None
-        """Number of the open COMMIT."""
         self.open_appends: dict[int, int] = {}
-        """Index of the entry, by the number of its open APPEND."""
         self.in_flight: deque[_Sent] = deque()
-        """Entries without an acknowledgement, in their order."""
         self.in_flight_bytes = 0
         self.retry_at_ms = float("-inf")
         self.last_sent_ms = float("-inf")
-        """When the last push was sent; each push contains the committed index."""
 
     def restart_compare(self) -> None:
         """Start again with COMPARE, without assumptions about the follower's ledger."""

@@ -1,5 +1,8 @@
 """The ledger as the Raft core sees it: the stored entries, followed by those that are not written yet.
 
+A peer appends, truncates and sends entries while earlier ones are being written. With this view the rest of
+the core sees one ledger, and does not depend on how far the disk is.
+
 All changes go through this view, and `take` returns them as a `Write`. After `written`, the entries of that
 `Write` count as durable, except those that were truncated in between.
 """

@@ -45,6 +45,7 @@ class LedgerReport:
 
     clean: the ledger was stopped cleanly. scanned_from, end: the range of the data that was read, in bytes.
     entries: in that range. cut_bytes: non-zero bytes that were zeroed after the end.
+    notes: lines for the operator.
     """
 
     clean: bool
@@ -53,7 +54,6 @@ class LedgerReport:
     entries: int = 0
     cut_bytes: int = 0
     notes: list[str] = field(default_factory=list)
-    """Lines for the operator."""
 
     def note(self, text: str) -> None:
         """Add a line and log it."""
@@ -62,18 +62,18 @@ class LedgerReport:
 
 
 class LedgerRecovery:
-    """One recovery. data, index: loaded files. check: checks the bodies of entries."""
+    """One recovery. data, index: loaded files. check: checks the bodies of entries.
+
+    first, last: the oldest and the newest entry. tail: where the next recovery may start to read.
+    """
 
     def __init__(self, data: MappedFileQueue, index: MappedFileQueue, check: CheckEntry) -> None:
         self._data = data
         self._index = index
         self._check = check
         self.first: Entry | None = None
-        """The oldest entry."""
         self.last: Entry | None = None
-        """The newest entry."""
         self.tail = LogTail(0)
-        """Where the next recovery may start to read."""
 
     def run(self, checkpoint: Checkpoint) -> LedgerReport:
         """Recover. Raises StoreDamaged, StoreError.
