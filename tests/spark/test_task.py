@@ -174,6 +174,26 @@ async def test_each_row_keeps_its_own_values(body: str | None, tag: str) -> None
         assert texts.get("SPARK_BODY") == {None: "null", "": "empty"}.get(bodies[number])
 
 
+async def test_rows_between_those_of_other_topics_keep_their_bodies() -> None:
+    """Rows 1 and 3 of a topic would be sent as rows 1 and 2, one of them to the wrong topic."""
+    topics = ["T", "U", "T", "U", "U", "T", "T"]
+    batch = pa.record_batch({"body": [f"body {number}" for number in range(7)], "topic": topics})
+    schema = [("body", "string"), ("topic", "string")]
+    async with Peer() as broker, Names() as names:
+        names.routes["T"] = names.routes["U"] = {"a": broker.address}
+        sink = SinkOptions.read({"nameServer": names.address, "batchSize": 2})
+        await asyncio.to_thread(send_rows, [batch], Columns(schema, sink), sink, PLACE)
+    found: dict[bytes, tuple[str, str]] = {}
+    for command in broker.sends:
+        header = command.header_as(SendMessageRequestHeaderV2)
+        texts = [(command.body, (header.properties or "").encode())]
+        if command.code == RequestCode.SEND_BATCH_MESSAGE:
+            texts = [(one.body, one.properties) for one in decode_batch(command.body)]
+        for body, given in texts:
+            found[body] = header.topic, properties.decode(given)["SPARK_ROW_ID"]
+    assert found == {b"body %d" % row: (topic, f"run/3/5/{row}") for row, topic in enumerate(topics)}
+
+
 @pytest.mark.parametrize("kind", ["the same names", "different names", "without some"])
 async def test_each_request_has_the_properties_of_its_rows(kind: str) -> None:
     """The second request of a task would fail, or its rows get the properties of the first one's rows."""
