@@ -88,6 +88,31 @@ async def test_a_queue_listener_ends_with_its_consumer(cluster: EmbeddedCluster)
     assert calls == []
 
 
+async def test_a_listener_for_queues_is_checked_when_it_is_given(cluster: EmbeddedCluster) -> None:
+    """Its mistake would show only at the next change of a route, in a log."""
+    async with make(cluster) as consumer:
+        with pytest.raises(ConfigInvalid, match="the listener for queues is None"):
+            consumer.when_queues_change("T", None)  # type: ignore[arg-type] # the mistake
+
+
+async def test_another_task_may_poll_after_the_end_of_a_poll(cluster: EmbeddedCluster) -> None:
+    """Only one task could ever poll a consumer, for instance never the one that takes over its work."""
+    ended, close = asyncio.Event(), asyncio.Event()
+    async with make(cluster) as consumer:
+        consumer.subscribe("T")
+
+        async def poll_and_stay() -> None:
+            assert await consumer.poll(1) == []
+            ended.set()
+            await close.wait()
+
+        other = asyncio.create_task(poll_and_stay())
+        await ended.wait()
+        assert await consumer.poll(1) == []
+        close.set()
+        await other
+
+
 async def test_subscribed_queues_are_polled(cluster: EmbeddedCluster, producer: Producer) -> None:
     """A polling consumer would miss messages, get them twice, or get messages of other topics."""
     consumer = make(cluster)
