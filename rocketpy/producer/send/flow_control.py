@@ -168,4 +168,3 @@ class SendWindow:
         elif rtt_ms > self._target_ms:
             self.limit = max(self._MIN, int(load * self._target_ms / rtt_ms))
         self.was_full = False
-        self.timed = False

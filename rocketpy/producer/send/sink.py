@@ -70,8 +70,11 @@ class BrokerSink:
         """Parked sends that go before the others: messages of rejected batches."""
         self._batches = 0
         """Number of batches in flight."""
-        self._accepts_batches = False
-        """Whether the broker accepted the last batch."""
+        self._accepting_ms = float("nan")
+        """When the connection was opened on which the broker accepted the last batch.
+
+        After a restart the broker may reject batches.
+        """
         self._holds = False
         """Whether other sends wait for the responses to batches that the broker may reject.
 
@@ -86,6 +89,11 @@ class BrokerSink:
         self._is_draining = False
         self._progress: asyncio.Future[None] | None = None
         """Done when sends have ended their wait; exists while a caller of `drain` waits."""
+
+    @property
+    def _accepts_batches(self) -> bool:
+        """Whether the broker has accepted the last batch on this connection."""
+        return self._accepting_ms == self.connection.opened_ms
 
     @property
     def rejects_batches(self) -> bool:
@@ -194,8 +202,9 @@ class BrokerSink:
         """Handle the end of a request: measure it, pass it on to the sender, and write what waits."""
         window = self._window
         if send.load:
-            window.measure(self._now_ms() - send.sent_ms, send.load)
-            send.load = 0
+            if not isinstance(end, ConnectionLost):  # that says nothing of the broker's speed
+                window.measure(self._now_ms() - send.sent_ms, send.load)
+            window.timed, send.load = False, 0
         window.in_flight -= send.size + send.count * _MESSAGE_BYTES
         if send.kind is GATHERED:
             self._batches -= 1
@@ -245,7 +254,7 @@ class BrokerSink:
 
     def _record_batch(self, end: AttemptEnd) -> None:
         if not isinstance(end, RocketError):
-            self._accepts_batches = True
+            self._accepting_ms = self.connection.opened_ms
             if self._rejection is not None:
                 self._rejection = None
                 log.info("broker %s accepts batches again", self.broker_name)
@@ -258,7 +267,7 @@ class BrokerSink:
                     PROBE_AGAIN_MS // 1000,
                     end,
                 )
-            self._accepts_batches, self._rejection, self._rejected_ms = False, end, now_ms
+            self._accepting_ms, self._rejection, self._rejected_ms = float("nan"), end, now_ms
 
     # -- waiting ------------------------------------------------------------------------------
 

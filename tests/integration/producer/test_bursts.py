@@ -8,7 +8,7 @@ from collections import deque
 
 import pytest
 
-from rocketpy import Message, Producer, ProducerConfig, SendResult
+from rocketpy import Message, Producer, ProducerConfig, RetryConfig, SendResult
 from rocketpy.errors import Outcome, RocketError
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.message.batch import decode_batch
@@ -87,6 +87,41 @@ def test_each_send_of_a_burst_is_stored_or_not_sent(
     assert succeeded | {b"first"} == broker.bodies
     if pauses_ms == (0, 1):
         assert not errors
+
+
+class DistantBroker(Peer):
+    """A broker that responds after 250 ms, but cuts its first connection at the first burst."""
+
+    def __init__(self) -> None:
+        super().__init__(self.respond)
+
+    def respond(self, channel: Channel, request: Command) -> Command | None:
+        """Respond later, or cut the connection."""
+        if request.body == b"lost" and channel is self.channels[0]:
+            channel.abort()
+        elif request.code in SENDS:
+            asyncio.get_running_loop().call_later(0.25, channel.reply, stored(request))
+        else:
+            return stored(request)
+        return None
+
+
+async def burst_after_a_cut() -> list[SendResult]:
+    """Send a burst that ends with the connection, then one that the broker handles in time."""
+    async with DistantBroker() as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        config = ProducerConfig(batching=False, retry=RetryConfig(times=0))
+        async with Producer("g", names.address, config=config) as producer:
+            await producer.send(Message("T", b"first"))
+            await asyncio.wait([producer.send_nowait(Message("T", b"lost")) for _ in range(180)])
+            sends = [producer.send_nowait(Message("T", b"x" * 100), timeout_ms=15_000) for _ in range(15_000)]
+            return await asyncio.gather(*sends)
+
+
+def test_a_lost_connection_is_no_round_trip() -> None:
+    """The limit of a distant broker would no longer grow after its connection was lost in an instant."""
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        assert len(runner.run(burst_after_a_cut())) == 15_000
 
 
 async def drain_beside(broker: BusyBroker) -> None:

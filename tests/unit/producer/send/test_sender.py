@@ -278,6 +278,28 @@ async def test_each_message_of_a_batch_keeps_its_own_result_of_an_earlier_attemp
     assert stored_as == ["0", "1", "2"][not rejected :]
 
 
+async def test_a_queue_keeps_its_order_at_a_broker_that_rejects_batches_after_a_restart() -> None:
+    """A message would overtake the batch before it, whose messages are sent again one by one."""
+
+    def script(channel: Channel, request: Command) -> Command:
+        if request.code == RequestCode.SEND_BATCH_MESSAGE and channel is not broker.channels[0]:
+            return request.reply(ResponseCode.MESSAGE_ILLEGAL, remark="no batches")
+        return stored(request)
+
+    queue = MessageQueue("T", "a", 0)
+    async with Peer(script) as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        async with Producer("g", names.address) as producer:
+            await asyncio.gather(*[producer.send(Message("T", b"first"), queue=queue) for _ in range(3)])
+            before = len(broker.sends)
+            broker.channels[0].abort()
+            await until(lambda: not producer.health().brokers[broker.address])
+            messages = [Message("T", b"1"), Message("T", b"2"), Message("T", b"3", delay_level=1)]
+            await asyncio.gather(*[producer.send_nowait(message, queue=queue) for message in messages])
+    single = [request for request in broker.sends[before:] if request.code == RequestCode.SEND_MESSAGE_V2]
+    assert [request.body for request in single] == [b"1", b"2", b"3"]
+
+
 async def test_a_short_timeout_is_kept_behind_a_long_one() -> None:
     """A send would wait as long as the first of the sends that wait for the same route."""
     async with Peer() as broker, SlowNames() as names:
