@@ -25,14 +25,14 @@ def shown(value: object) -> str:
     except BaseException as error:  # the application's code
         if ends_program(error):
             raise
-        return f"<{type(value).__name__} whose repr fails>"
+        return f"<{_type_name(value)} whose repr fails>"
 
 
 def describe(error: BaseException) -> str:
     """Return the type and the message of an exception, bounded."""
-    name = type(error).__name__
+    name = _type_name(error)
     try:
-        text = str(error)
+        text = bounded(str(error))
     except BaseException as failed:  # the application's code
         if ends_program(failed):
             raise
@@ -42,7 +42,7 @@ def describe(error: BaseException) -> str:
 
 def bounded(text: str) -> str:
     """Return a text without its end if it is longer than `TEXT_MAX`. Lone surrogates are replaced."""
-    text = text.encode("utf-8", "replace").decode()
+    text = str.encode(text, "utf-8", "replace").decode()  # an own type of strings may do anything
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
 
 
@@ -53,9 +53,17 @@ def name_of(function: object) -> str:
     try:
         name = getattr(function, "__qualname__", None) or type(function).__qualname__
         module = getattr(function, "__module__", None) or type(function).__module__
-    except Exception:  # noqa: BLE001 - the application's code
-        return type(function).__name__
-    return bounded(f"{module}.{name}")
+        return bounded(f"{module}.{name}")
+    except BaseException as error:  # the application's code
+        if ends_program(error):
+            raise
+        return _type_name(function)
+
+
+def _type_name(value: object) -> str:
+    """Return the name of a value's type, also if a metaclass of the application overrides `__name__`."""
+    name: str = type.__dict__["__name__"].__get__(type(value))
+    return name
 
 
 def check_callable(what: str, function: object, *arguments: str) -> None:
@@ -89,7 +97,7 @@ def ends_program(error: BaseException) -> bool:
     On another thread than the main one they would end its event loop silently.
     """
     return (
-        isinstance(error, SystemExit | KeyboardInterrupt)
+        issubclass(type(error), SystemExit | KeyboardInterrupt)  # its __class__ may be a failing property
         and threading.current_thread() is threading.main_thread()
     )
 
@@ -100,9 +108,10 @@ def ends_task(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
     A cancellation that was not requested of this task comes from something that the coroutine awaited. A
     GeneratorExit while the task runs was raised by the application; otherwise the task itself is destroyed.
     """
-    if isinstance(error, asyncio.CancelledError):
+    kind = type(error)
+    if issubclass(kind, asyncio.CancelledError):
         return task is not None and task.cancelling() > 0
-    if isinstance(error, GeneratorExit):
+    if issubclass(kind, GeneratorExit):
         return task is None or _running_task() is not task
     return ends_program(error)
 

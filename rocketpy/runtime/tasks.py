@@ -93,8 +93,10 @@ class Tasks:
         """Fail the component because of an unexpected exception in the part with this name."""
         failure = TaskFailed(f"background task {name} of {self.component} failed: {shown(error)}")
         failure.__cause__ = error
-        log.error("%s", failure, exc_info=error)
-        self.fail_with(failure)
+        try:
+            log.error("%s", failure, exc_info=error)
+        finally:  # a log handler of the application may raise
+            self.fail_with(failure)
 
     def fail_with(self, failure: RocketError) -> None:
         """Fail the component because an inner component failed, which has logged the failure."""

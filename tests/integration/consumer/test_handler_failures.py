@@ -36,6 +36,37 @@ class Unshowable(Exception):
     __str__ = __repr__
 
 
+class NamelessType(type):
+    """As of some frameworks that compute the names of their types."""
+
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise ValueError("no name")
+
+
+class Nameless(Exception, metaclass=NamelessType):
+    """An exception whose type has no name."""
+
+
+class LazyText(str):
+    """As a lazy translation: it can be shown only in its context."""
+
+    def __format__(self, _spec: str) -> str:
+        raise ValueError("no language")
+
+    def __bool__(self) -> bool:
+        raise ValueError("no language")
+
+    __slots__ = ()
+
+
+class Lazy(Exception):
+    """An exception whose text is of a type of its own."""
+
+    def __str__(self) -> str:
+        return LazyText("later")
+
+
 class Own(BaseException):
     """As the exceptions of some frameworks: no Exception."""
 
@@ -48,6 +79,8 @@ async def cancelled_elsewhere() -> None:
 
 FAULTS: dict[str, Any] = {
     "repr": Unshowable,
+    "type name": Nameless,
+    "text": Lazy,
     "generator exit": GeneratorExit,
     "cancelled": asyncio.CancelledError,
     "base": Own,

@@ -103,6 +103,22 @@ async def test_a_callback_that_fails_fails_its_component(caplog: pytest.LogCaptu
     assert len(caplog.records) == 1
 
 
+async def test_a_failure_counts_also_if_it_cannot_be_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Because of a defect in a log handler of the application, `health()` would report no problem."""
+
+    def emit(_: logging.LogRecord) -> None:
+        raise OSError("the disk is full")
+
+    unhandled: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    monkeypatch.setattr(logging.getLogger("rocketpy.tasks"), "handle", emit)
+    failures: list[RocketError] = []
+    tasks = Tasks("the tester", failures.append)
+    await asyncio.wait({tasks.spawn(_raises(ValueError("x")), "work")})
+    assert failures == [tasks.failure]
+    assert [str(context["exception"]) for context in unhandled] == ["the disk is full"]
+
+
 async def test_the_first_failure_counts_and_reaches_the_whole() -> None:
     """The cause would be hidden by its consequences, or the owner of a failed part would not fail."""
     whole = Tasks("the whole")
