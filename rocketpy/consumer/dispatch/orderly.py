@@ -138,6 +138,8 @@ class OrderlyConsumeService(HandlerService):
             process_queue.put_back(failed)
             puller.wake()
             if is_cancelled(task):
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)  # a handler that ended before its cancellation arrived
                 return pause_ms or 0.0
             if pause_ms is not None:
                 await self._pause(puller, pause_ms / 1000)

@@ -345,6 +345,26 @@ async def test_a_handler_whose_task_is_cancelled(
     assert set(handled.values()) == {1}
 
 
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+async def test_a_cancellation_at_the_end_of_a_handler(
+    cluster: EmbeddedCluster, producer: Producer, orderly: bool
+) -> None:
+    """A time limit of the application that comes too late would end the queue's handling."""
+    handled: Counter[bytes] = Counter()
+
+    async def handle(message: MessageExt) -> None:
+        handled[message.body] += 1
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+    await send(producer, *texts("m", 20))
+    async with consuming(cluster, handle, orderly=orderly) as consumer:
+        await until(lambda: sum(of for q, of in consumer.progress().items() if q.topic == "T") == 20)
+        assert consumer.health().ok
+    assert set(handled.values()) == {1}
+
+
 async def test_an_idle_worker_that_is_cancelled(cluster: EmbeddedCluster, producer: Producer) -> None:
     """The next message would wait for a worker that is gone."""
     seen = Seen()
