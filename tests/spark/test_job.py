@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
+from tests.interop.processes import our_environment
 from tests.spark.conftest import Place
 from tests.spark.trace_scenario import expect_one_trace, run_scenario
+from tools.import_map import SOURCES
 
 pytestmark = pytest.mark.spark
 
@@ -30,3 +35,26 @@ async def test_a_jobs_tasks_and_its_consumers_are_one_trace(place: Place, tmp_pa
     assert shutil.which("java", path=environment["PATH"]) is None
     topic = place.topic()
     expect_one_trace(await run_scenario(place.namesrv, topic, environment), topic)
+
+
+def test_a_job_with_py_files_runs_without_crcmod(place: Place, tmp_path: Path) -> None:
+    """Every executor would need a package with a C extension, which few jobs use."""
+    archive, hidden = tmp_path / "packages.zip", tmp_path / "hidden"
+    with ZipFile(archive, "w") as packed:
+        for root in (SOURCES["rocketpy"], SOURCES["pyspark_rocketmq"]):
+            for file in root.rglob("*.py"):
+                packed.write(file, file.relative_to(root.parent))
+    hidden.mkdir()
+    (hidden / "crcmod.py").write_text("raise ModuleNotFoundError('hidden by a test', name='crcmod')\n")
+    found = subprocess.run(
+        [sys.executable, "-m", "tests.spark.py_files_job", place.namesrv, place.topic(), str(archive)],
+        env={**our_environment(), "PYTHONPATH": str(hidden)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr[-3000:]
+    count, origin = found.stdout.split()
+    assert count == "6"
+    assert "packages.zip" in origin

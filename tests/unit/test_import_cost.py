@@ -37,6 +37,14 @@ def test_a_producer_loads_no_consumer_and_no_administration() -> None:
     assert {name for name in found if name.startswith(unused)} == set()
 
 
+def test_checksums_are_loaded_on_first_use() -> None:
+    """A job with Spark's `--py-files` would need crcmod on every executor, for checksums it does not use."""
+    clients = "from rocketpy import LitePullConsumer, Message, Producer, PullConsumer, PushConsumer"
+    assert not any(name.startswith("crcmod") for name in loaded_by(clients))
+    use = "from rocketpy.protocol.message.checksum import body_checksum; body_checksum('crc-32c', b'')"
+    assert "crcmod.predefined" in loaded_by(use)
+
+
 @pytest.mark.parametrize("package", [rocketpy, rocketpy_broker])
 def test_the_names_are_those_that_type_checkers_see(package: Any) -> None:
     """A name would exist for type checkers only, or at run time only."""

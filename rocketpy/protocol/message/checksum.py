@@ -15,8 +15,6 @@ from functools import cache
 from typing import Final
 from zlib import crc32 as _zlib_crc32
 
-import crcmod.predefined
-
 from rocketpy.errors import ConfigInvalid
 
 PROPERTY_BODY_CHECKSUM: Final = "BODY_CHECKSUM"
@@ -51,5 +49,7 @@ def verify_body_checksum(value: str, body: bytes) -> bool | None:
 def _function(name: str) -> Callable[[bytes], int]:
     if name not in BODY_CHECKSUMS:
         raise ConfigInvalid(f"body checksum {name!r} is unknown; choose one of {', '.join(BODY_CHECKSUMS)}")
+    import crcmod.predefined  # noqa: PLC0415 - it is compiled, so Spark's --py-files cannot carry it
+
     function: Callable[[bytes], int] = crcmod.predefined.mkCrcFun(name)
     return function
