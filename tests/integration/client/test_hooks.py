@@ -128,7 +128,9 @@ async def test_a_check_forbids_messages_before_they_leave() -> None:
             assert (ends[1].outcome, type(ends[1].__cause__)) == (Outcome.NOT_SENT, ValueError)
             with pytest.raises(SendForbidden):
                 await producer.send_batch([Message("T", b"1"), Message("T", b"secret")])
-            assert [command.body for command in broker.sends] == [b"1", b"2"]
+            producer.send_oneway(Message("T", b"a secret"))
+            await producer.send(Message("T", b"3"))  # by the same connection
+            assert [command.body for command in broker.sends] == [b"1", b"2", b"3"]
             assert producer.health().in_flight == 0
 
 
