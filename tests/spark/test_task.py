@@ -43,6 +43,7 @@ from pyspark_rocketmq.options import Connection, Options, SinkOptions, SourceOpt
 from pyspark_rocketmq.planner import Planner
 from pyspark_rocketmq.reader import BatchReader, StreamReader
 from pyspark_rocketmq.record_arrays import RecordArrays
+from pyspark_rocketmq.row_ids import new_run_id, run_id_of
 from pyspark_rocketmq.rows import Rows, check_schema, to_batch
 from pyspark_rocketmq.sink import Report, TaskId, send_rows
 from pyspark_rocketmq.source import read_ranges
@@ -888,6 +889,31 @@ async def test_rows_with_equal_sharding_keys_keep_their_order(refused: int) -> N
         await asyncio.to_thread(send_rows, [batch], columns, sink, PLACE)
     assert [body.decode() for body in stored_bodies] == bodies
     assert max(together) == 1
+
+
+async def test_pauses_before_retries_double(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks of a whole cluster would send ten times a second to a broker that is too busy."""
+    pauses: list[float] = []
+    monkeypatch.setattr("pyspark_rocketmq.sink.sleep", pauses.append)
+    refused = 0
+
+    def script(_channel: Channel, request: Command) -> Command:
+        nonlocal refused
+        if request.code in SENDS and refused < 7:
+            refused += 1
+            return request.reply(ResponseCode.SYSTEM_BUSY, remark="busy")
+        return stored(request)
+
+    report, _ = await task(script, {"retries": 0}, 1)
+    assert (report.rows, pauses) == (1, [0.1, 0.2, 0.4, 0.8, 1.6, 3.0, 3.0])
+
+
+def test_a_run_id_is_short_and_that_of_the_query() -> None:
+    """Every row carries it; a stream that restarts would send its last rows with other ids."""
+    query = "0f5a9f3e-8f61-4c7e-9d53-1f7a3a0b9c11"
+    assert run_id_of(query) == run_id_of(query) == "D1qfPo9hTH6dUx96"
+    assert len(new_run_id()) == 16
+    assert run_id_of("orders") == "orders"
 
 
 async def test_batches_that_fail_together_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
