@@ -99,7 +99,7 @@ class MessageEncoder:
             (message,),
             (message_id,),
             (future,),
-            head_text(message_id, wait_store=message.wait_store) + other_properties,
+            other_properties,
             body,
             len(body),
             born_ms,
@@ -154,8 +154,7 @@ class MessageEncoder:
         if send.count == 1:
             send.kind, send.template = SINGLE, send.publish_info.single
             send.flag, send.body = message.flag, message.body
-            head = head_text(send.message_ids[0], wait_store=message.wait_store)
-            send.properties, send.other_properties = head + send.other_properties[0], ()
+            send.properties, send.other_properties = send.other_properties[0], ()
         else:
             send.properties = _BATCH_PROPERTIES[message.wait_store]
 

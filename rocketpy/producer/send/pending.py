@@ -90,8 +90,9 @@ class PendingSend(msgspec.Struct, eq=False, weakref=False):
     publish_info: of its topic. template: makes its requests. queue: of the current attempt. attempts: those
     that did not end in SEND_OK.
 
-    properties, flag, sys_flag, body: of its request. body may be compressed. In a batch of several callers it
-    is None: it is built for each attempt from other_properties, and not kept.
+    properties, flag, sys_flag, body: of its request. body may be compressed. What can be built for each
+    attempt is not kept, since there may be 100,000 instances: properties of a single message are all except
+    UNIQ_KEY and WAIT, and body is None in a batch of several callers.
 
     messages, message_ids: one for each message. other_properties: of each message in a batch of several
     callers, all except UNIQ_KEY and WAIT. count: number of messages. size: bytes of the bodies. The in-flight
@@ -160,7 +161,7 @@ class PendingSend(msgspec.Struct, eq=False, weakref=False):
             self.sys_flag,
             self.born_ms,
             self.flag,
-            self.properties,
+            self._all_properties(),
             opaque,
             self._batch_body() if body is None else body,
             oneway=self.kind.is_oneway,
@@ -176,9 +177,14 @@ class PendingSend(msgspec.Struct, eq=False, weakref=False):
             self.sys_flag,
             self.born_ms,
             self.flag,
-            self.properties,
+            self._all_properties(),
             self._batch_body() if self.body is None else self.body,
         )
+
+    def _all_properties(self) -> str:
+        if self.kind.is_batch:
+            return self.properties
+        return head_text(self.message_ids[0], wait_store=self.messages[0].wait_store) + self.properties
 
     def _batch_body(self) -> bytes:
         wait_store = self.messages[0].wait_store
@@ -282,7 +288,7 @@ class PendingSend(msgspec.Struct, eq=False, weakref=False):
                 messages=(message,),
                 message_ids=(message_id,),
                 futures=(future,),
-                properties=head_text(message_id, wait_store=message.wait_store) + other_properties,
+                properties=other_properties,
                 other_properties=(),
                 flag=message.flag,
                 body=message.body,
