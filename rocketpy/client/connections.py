@@ -75,7 +75,7 @@ class PeerConnection:
         self.last_error: Exception | None = None
         self.opened_ms: float = 0.0
         self.version: int | None = None
-        self.stores_reasons = False
+        self.stores_reasons: bool = False
 
     def learn(self, response: Command) -> None:
         """Store what the response to a heartbeat says about the peer."""

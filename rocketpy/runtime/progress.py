@@ -25,9 +25,9 @@ class Progress:
     __slots__ = ("is_lasting", "reason", "since_ms")
 
     def __init__(self, now_ms: float) -> None:
-        self.since_ms = now_ms
+        self.since_ms: float = now_ms
         self.reason: str | None = None
-        self.is_lasting = False
+        self.is_lasting: bool = False
 
     def succeeded(self, now_ms: float) -> None:
         """Record a success."""
