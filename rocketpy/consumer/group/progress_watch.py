@@ -167,10 +167,9 @@ class ProgressWatch:
         """Return what does not succeed. Queues with the same reason share a text."""
         now_ms, limit_ms, config = self._client.now_ms(), self._limit_ms, self._config
         found = [progress.reason for progress in self._filters.values()]
-        if not self._is_paused():
-            for topic, progress in self._topics.items():
-                text = f"this member's queues of topic {self._own_name(topic)} are not known"
-                found.append(progress.problem(now_ms, limit_ms + config.rebalance_interval_ms, text))
+        for topic, progress in self._topics.items():
+            text = f"this member's queues of topic {self._own_name(topic)} are not known"
+            found.append(progress.problem(now_ms, limit_ms + config.rebalance_interval_ms, text))
         by_reason: dict[str | None, list[tuple[MessageQueue, Progress]]] = {}
         for queue in self.queues:
             if (stalled := self._stalled(queue, now_ms)) is not None:
