@@ -491,6 +491,28 @@ async def test_limits_make_send_wait_and_send_nowait_fail() -> None:
         assert (producer.health().in_flight, producer.health().in_flight_bytes) == (0, 0)
 
 
+async def test_draining_has_no_timeout() -> None:
+    """A program that sends faster than its broker stores would end with FlowControlled."""
+    held: list[tuple[Channel, Command]] = []
+
+    def hold(channel: Channel, request: Command) -> Command | None:
+        if request.code not in SENDS:
+            return stored(request)
+        held.append((channel, request))
+        return None
+
+    async with one_broker(hold, ProducerConfig(max_in_flight=1)) as (producer, broker, _):
+        send = producer.send_nowait(MESSAGE, timeout_ms=600_000)
+        await broker.until(lambda: bool(held))
+        draining = asyncio.create_task(producer.drain())
+        done, _ = await asyncio.wait({draining}, timeout=0.3)
+        assert not done
+        ((channel, request),) = held
+        channel.reply(stored(request))
+        await draining
+        assert (await send).status is SendStatus.SEND_OK
+
+
 async def test_bytes_in_flight_are_bounded_but_one_message_always_goes() -> None:
     """Large messages would exceed the memory that the bound allows, or a very large one never be sent."""
     async with one_broker(silent, ProducerConfig(max_in_flight_bytes=100)) as (producer, broker, _):

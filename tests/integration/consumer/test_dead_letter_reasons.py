@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from rocketpy import AdminClient, Later, Message, MessageExt, Producer, TypedTopic
+from rocketpy import AdminClient, Later, Message, MessageExt, MessageQueue, Producer, TypedTopic
 from rocketpy.errors import MessageInvalid
 from rocketpy.protocol.codes import RequestCode
 from rocketpy_broker.embedded import EmbeddedCluster
 from rocketpy_broker.handlers.clients import clients
-from tests.integration.sdk_groups import Seen, consuming, send
+from tests.integration.sdk_groups import SETTINGS, Seen, consuming, of_topic, send
 from tests.waiting import until
 
 
@@ -77,6 +78,28 @@ async def test_the_reason(
     assert (message.body, message.tags, message.keys) == (b"body", "t", ("k",))
     assert message.properties["mine"] == "p"
     assert message.reconsume_times == 1
+
+
+async def test_the_reason_is_stored_by_the_broker_of_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With several brokers, only some dead letters would have a reason."""
+    monkeypatch.setattr(clients, "HeartbeatResponseHeader", lambda **_: None)
+    async with EmbeddedCluster(brokers=2, settings=SETTINGS) as cluster:
+        async with Producer("p", cluster.namesrv_address) as producer:
+            await producer.create_topic("T", 1)
+            async with consuming(cluster, raises, max_reconsume_times=0) as consumer:
+                # Both brokers have the retry topic.
+                await until(lambda: len(of_topic(consumer, "%RETRY%g")) == 2)
+                for name in ("broker-a", "broker-b"):
+                    for _ in range(10):
+                        await producer.send(Message("T", b"x"), queue=MessageQueue("T", name, 0))
+                stored = [
+                    partial(broker.store.max_offset_in_queue, "%DLQ%g", 0) for broker in cluster.brokers
+                ]
+                await until(lambda: [count() for count in stored] == [10, 10])
+        async with AdminClient(cluster.namesrv_address) as admin:
+            messages = (await admin.dead_letters.fetch("g")).messages
+    assert len(messages) == 20
+    assert all((one.dead_letter_reason or "").startswith("OutOfStock: none left") for one in messages)
 
 
 async def test_the_reason_of_an_orderly_consumer(cluster: EmbeddedCluster, producer: Producer) -> None:

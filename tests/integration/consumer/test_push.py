@@ -41,6 +41,7 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy.protocol.message.sysflag import PullSysFlag
 from rocketpy.protocol.remoting.command import Command
+from rocketpy.transport import Channel
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.raw_client import RawClient
 from tests.integration.sdk_groups import FIRST, Seen, committed, consuming, of_topic, send, texts
@@ -403,6 +404,33 @@ async def test_a_handler_that_takes_too_long_when_broadcasting(
     assert sent_back == []
 
 
+async def test_hanging_handlers_do_not_stop_the_pulls_when_broadcasting(
+    cluster: EmbeddedCluster, producer: Producer, tmp_path: Path
+) -> None:
+    """The queue would stay full of messages that were given up: nothing more of it would be handled."""
+    never = asyncio.Event()
+    begun: list[bytes] = []
+
+    async def handle(message: MessageExt) -> None:
+        begun.append(message.body)
+        await never.wait()
+
+    queue = MessageQueue("T", "broker-a", 0)
+    for text in texts("hangs", 5):
+        await producer.send(Message("T", text.encode()), queue=queue)
+    async with consuming(
+        cluster,
+        handle,
+        model=MessageModel.BROADCASTING,
+        offset_directory=tmp_path,
+        queue_messages_max=1,
+        pull_batch_size=1,
+        consume_timeout_ms=100,
+        close_timeout_ms=100,
+    ):
+        await until(lambda: len(begun) == 5)
+
+
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_a_handler_that_ends_too_late(
     cluster: EmbeddedCluster, producer: Producer, *, is_async: bool
@@ -449,6 +477,26 @@ async def test_closing_waits_for_handlers(cluster: EmbeddedCluster, producer: Pr
     assert cluster.brokers[0].consumers.clients.consumer_group("g") is None
     with pytest.raises(ClientClosed):
         consumer.pause()
+
+
+async def test_closing_waits_for_messages_that_are_sent_back(
+    cluster: EmbeddedCluster, producer: Producer
+) -> None:
+    """A failed message would be redelivered, and be handled once more from the old offset."""
+    requested: list[tuple[Channel, Command]] = []
+    endpoint = cluster.brokers[0]._endpoint
+    send_back = endpoint._handlers[RequestCode.CONSUMER_SEND_MSG_BACK]
+    endpoint._handlers[RequestCode.CONSUMER_SEND_MSG_BACK] = lambda *request: requested.append(request)
+    async with consuming(cluster, Seen(lambda _: ConsumeResult.LATER)) as consumer:
+        await send(producer, "fails")
+        await until(lambda: requested)
+        closing = asyncio.create_task(consumer.close())
+        done, _ = await asyncio.wait({closing}, timeout=0.3)
+        assert not done
+        ((channel, request),) = requested
+        endpoint._run_saved(send_back, channel, request, 0, None)
+        assert await closing
+    assert committed(cluster) == 1
 
 
 async def test_a_close_without_time_continues_in_the_background(

@@ -270,6 +270,24 @@ async def test_busy_handlers_leave_the_event_loop_its_turns(monkeypatch: pytest.
     await rig.close()
 
 
+async def test_quick_handlers_are_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part of a pull would wait for an iteration of the event loop, although handlers take no time."""
+    monkeypatch.setattr("rocketpy.consumer.dispatch.runner.time", SimpleNamespace(monotonic=lambda: 1.0))
+    rig = Rig("loop")
+    others: list[int] = []
+    loop = asyncio.get_running_loop()
+
+    def work() -> None:
+        loop.call_soon(lambda: others.append(len(rig.handled)))
+
+    rig.works = work
+    rig.submit(*range(1000))
+    await until(lambda: len(others) == 1000)
+    monkeypatch.undo()
+    assert set(others) == {1000}
+    await rig.close()
+
+
 @pytest.mark.parametrize("kind", ["loop", "threads"])
 async def test_batches_that_are_blocked(kind: str) -> None:
     """Batches would be cut differently, or be taken for each other, once one is slow."""

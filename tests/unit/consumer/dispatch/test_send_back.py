@@ -6,6 +6,7 @@ import pytest
 
 from rocketpy import ConsumeFrom, ConsumeResult, PushConfig
 from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy_broker import EmbeddedCluster
 from tests.unit.consumer.group.members import member, send
 from tests.waiting import until
@@ -27,6 +28,25 @@ async def test_a_failed_message_is_retried(cluster: EmbeddedCluster, is_rejected
         await until(lambda: any(queue.topic == "%RETRY%g" for queue in consumer.assignment))
         await send(cluster, b"fails")
         await until(lambda: bodies == [b"first", b"fails", b"fails"])
+
+
+async def test_each_copy_is_delayed_longer() -> None:
+    """Where a broker rejects returned messages, a message would be retried at once, however often it fails."""
+    settings = {"messageDelayLevel": "0s " * 6}
+    async with EmbeddedCluster(settings=settings, transport="memory") as cluster:
+        (broker,) = cluster.brokers
+        del broker._endpoint._handlers[RequestCode.CONSUMER_SEND_MSG_BACK]
+        bodies: list[bytes] = []
+        await send(cluster, b"fails")
+        async with member(
+            cluster,
+            "one",
+            bodies,
+            result=lambda one: ConsumeResult.LATER if one.reconsume_times < 3 else None,
+        ):
+            await until(lambda: len(bodies) == 4)
+        offsets = [broker.store.max_offset_in_queue(SCHEDULE_TOPIC, level - 1) for level in range(1, 7)]
+    assert offsets == [0, 0, 1, 1, 1, 0]
 
 
 async def test_a_message_that_always_fails_becomes_a_dead_letter(cluster: EmbeddedCluster) -> None:
