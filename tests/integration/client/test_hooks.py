@@ -25,7 +25,8 @@ from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.message import properties
 from rocketpy.protocol.message.batch import decode_batch
 from rocketpy.protocol.remoting.command import Command
-from tests.integration.sdk_peers import SENDS, Names, Peer, refuses, silent
+from rocketpy.transport import Channel
+from tests.integration.sdk_peers import SENDS, Names, Peer, refuses, silent, stored
 from tests.waiting import LIMIT_S
 
 
@@ -101,6 +102,46 @@ async def test_listeners_follow_every_send(caplog: pytest.LogCaptureFixture) -> 
     batch = [properties.decode(element.properties) for element in decode_batch(broker.sends[1].body)]
     assert [found["traceparent"] for found in batch] == ["span-0", "span-1"]
     assert "a send listener failed" in caplog.text
+
+
+async def test_an_event_of_a_send_that_has_ended_does_not_change() -> None:
+    """A listener that keeps its events would count an attempt, and a failure, of a send reported before."""
+    kept: list[SendEvent] = []
+
+    class Keeps(Notes):
+        def failed(self, event: SendEvent, error: BaseException) -> None:
+            kept.append(event)
+
+    held: list[tuple[Channel, Command]] = []
+
+    def hold(channel: Channel, request: Command) -> Command | None:
+        if request.code not in SENDS:
+            return stored(request)
+        held.append((channel, request))
+        return None
+
+    retry = RetryConfig(another_broker_when_not_ok=True)
+    config = ProducerConfig(retry=retry, batching=False)
+    async with Peer(hold) as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        async with Producer("other", names.address, config=config) as other:  # keeps the connection open
+            producer = Producer("g", names.address, config=config, listeners=[Keeps()])
+            await producer.start()
+            send = producer.send_nowait(Message("T", b"x"), timeout_ms=600_000)
+            await broker.until(lambda: len(held) == 1)
+            await producer.close(timeout_ms=1)
+            with pytest.raises(ClientClosed):
+                await send
+            before = [(event.attempts, event.failures) for event in kept]
+            ((channel, request),) = held
+            channel.reply(stored(request, code=ResponseCode.FLUSH_DISK_TIMEOUT))
+            last = other.send_nowait(Message("T", b"y"), timeout_ms=600_000)
+            await broker.until(lambda: len(held) == 2)
+            held[1][0].reply(stored(held[1][1]))
+            await last  # its response comes after the late one
+    assert broker.opened == 1
+    assert [(event.attempts, event.failures) for event in kept] == before
+    assert len(kept) == 1
 
 
 # -- checks -------------------------------------------------------------------------------------------------

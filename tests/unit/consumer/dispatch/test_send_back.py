@@ -31,7 +31,7 @@ async def test_a_failed_message_is_retried(cluster: EmbeddedCluster, is_rejected
 
 
 async def test_each_copy_is_delayed_longer() -> None:
-    """Where a broker rejects returned messages, a message would be retried at once, however often it fails."""
+    """Where a broker rejects returned messages, retries would come equally often after each failure."""
     settings = {"messageDelayLevel": "0s " * 6}
     async with EmbeddedCluster(settings=settings, transport="memory") as cluster:
         (broker,) = cluster.brokers
