@@ -233,6 +233,22 @@ def test_a_ledger_can_start_over_at_a_later_index(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_ledger_can_start_over_at_an_earlier_position(tmp_path: Path) -> None:
+    """A follower whose ledger starts behind an older log could never join a group that has no such log."""
+    files = opened(tmp_path)
+    files.begin_at(5 * 1024)
+    grown(files, [b"." * 60] * 20)
+    first = Entry.of(1000, 4, 1024, b"the leader's oldest")
+    files.apply(Write(is_reset=True, truncate_after=None, entries=(first,)))
+    entries = [first, *grown(files, [b"and so on"] * 4, term=4)]
+    files.close()
+    again = opened(tmp_path)
+    assert (again.begin_index, again.end_index) == (1000, 1004)
+    assert [again.get(index) for index in range(1000, 1005)] == entries
+    assert sorted(contents(tmp_path, "data")) == ["00000000000000001024"]
+    again.close()
+
+
 def test_the_first_entry_goes_behind_an_older_log(tmp_path: Path) -> None:
     """A store that began without DLedger would hand out the same offset twice."""
     (tmp_path / "data").mkdir()
@@ -443,6 +459,19 @@ def test_damage_in_front_of_a_whole_entry_is_rejected_without_a_mark(tmp_path: P
     (tmp_path / "progress").unlink()
     _change(tmp_path / "data" / f"{0:020d}", 2 * 108, b"\x55")
     with pytest.raises(StoreDamaged, match="entry 3 follows at 324"):
+        opened(tmp_path)
+
+
+def test_damage_in_front_of_a_whole_entry_is_rejected_after_a_truncation(tmp_path: Path) -> None:
+    """Acknowledged entries of the new leader would be taken for truncated ones, and be wiped after a kill."""
+    files = opened(tmp_path)
+    grown(files, [b"." * 60] * 5)
+    files.flush(thorough=True)
+    files.apply(Write(is_reset=False, truncate_after=1, entries=()))
+    damaged, later, _ = grown(files, [b"another leader's"] * 3, term=3)
+    _kill(files)
+    _change(tmp_path / "data" / f"{0:020d}", damaged.pos, b"\x55")
+    with pytest.raises(StoreDamaged, match=f"entry {later.index} follows at {later.pos}"):
         opened(tmp_path)
 
 

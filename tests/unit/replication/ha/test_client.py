@@ -137,6 +137,22 @@ async def test_a_rejected_slave_reports_it_while_it_waits(tmp_path: Path) -> Non
     await server.close()
 
 
+async def test_a_slave_that_is_rejected_never_seems_to_copy(tmp_path: Path) -> None:
+    """At each attempt to connect, the status would say that it copies, and its problem would be forgotten."""
+    seen: list[HaClientState] = []
+
+    def look() -> None:
+        seen.append(slave.state)
+
+    async with (
+        leading(tmp_path / "master", HaSettings(secret="theirs")),
+        following(tmp_path / "slave", MEMORY, HaSettings(secret="ours"), on_copied=look) as slave,
+    ):
+        await until(lambda: slave.problem != "")
+        assert slave.state is HaClientState.REFUSED
+        assert seen == [HaClientState.CONNECTS]  # when it has the hello message of the master
+
+
 async def test_a_slave_reports_new_records(tmp_path: Path) -> None:
     """Consumers that wait at a slave, and slaves of a slave, would get messages later than they could."""
     copied = asyncio.Event()
