@@ -689,6 +689,59 @@ async def test_every_message_is_read_once_however_many_a_response_holds(seed: in
     assert rows == [at for at in stored if at >= 7]
 
 
+def pull_response(request: Command, end: int) -> Command:
+    """The response to a pull of a broker that returns at most 32 messages."""
+    header = request.header_as(PullMessageRequestHeader)
+    begin, host = header.queue_offset, host_bytes("127.0.0.1", 10911)
+    following = min(begin + header.max_msg_nums, begin + 32, end)
+    body = b"".join(
+        encode_record(b"T", 0, 0, at, 1000, 0, 1, host, 2, host, 0, 0, b"%d" % at, b"TAGS\x01t\x02")
+        for at in range(begin, following)
+    )
+    return request.reply(
+        header=PullMessageResponseHeader(
+            suggest_which_broker_id=0, next_begin_offset=following, min_offset=0, max_offset=end
+        ),
+        body=body,
+    )
+
+
+async def test_a_short_range_does_not_shorten_the_pulls_of_later_ranges() -> None:
+    """A task whose first queue has 2 messages would read the other queues with a request for every 2."""
+    async with Peer(lambda _channel, request: pull_response(request, 3202)) as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        source = SourceOptions.read({"nameServer": names.address, "topic": "T"}, streaming=False)
+        parts = [QueueRange(QueueName("T", "a", 0), *ends) for ends in ((0, 2), (2, 3202))]
+        batches = await asyncio.to_thread(lambda: list(read_ranges(parts, BODY, source)))
+        assert sum(batch.num_rows for batch in batches) == 3202
+        assert len(broker.requests(RequestCode.PULL_MESSAGE)) <= 1 + 100 + 2
+
+
+@pytest.mark.parametrize("before", [0, 2])
+async def test_a_task_pulls_concurrently_once_it_knows_the_brokers_limit(before: int) -> None:
+    """A task would wait for a round trip for every 32 messages, also after a queue with only 2."""
+    first, end = before + 32, before + 32 + 64 * 32
+    held: list[tuple[Channel, Command]] = []
+
+    def script(channel: Channel, request: Command) -> Command | None:
+        response = pull_response(request, end)
+        if request.header_as(PullMessageRequestHeader).queue_offset < first:
+            return response
+        held.append((channel, response))
+        if len(held) == 64:
+            for asked, its_response in held:
+                asked.reply(its_response)
+        return None
+
+    async with Peer(script) as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        given = {"nameServer": names.address, "topic": "T", "deliveryTimeoutMs": 1}
+        source = SourceOptions.read(given, streaming=False)
+        parts = [QueueRange(QueueName("T", "a", 0), *ends) for ends in ((0, before), (before, end))]
+        batches = await asyncio.to_thread(lambda: list(read_ranges(parts, BODY, source)))
+    assert sum(batch.num_rows for batch in batches) == end
+
+
 @pytest.mark.parametrize("fails", [True, False])
 @pytest.mark.parametrize(
     "says", [ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED]

@@ -131,9 +131,11 @@ class _Limits:
         """Adapt to the responses of a round."""
         most = self.most
         limits = [rows for asked, rows, _ in learned if rows < asked or asked == most]
-        self.step = max(1, min(limits)) if limits else self.step or most
-        size = max((size for _, _, size in learned), default=_PULLED_BYTES)
-        self.pulls = max(1, min(_PULLS, _PULLED_BYTES // max(1, size)))
+        if limits:
+            self.step = max(1, min(limits))
+        if self.step:
+            size = max((size for _, _, size in learned), default=_PULLED_BYTES)
+            self.pulls = max(1, min(_PULLS, _PULLED_BYTES // max(1, size)))
 
 
 class _Reader:
