@@ -34,13 +34,13 @@ async def following(
     *,
     on_copied: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[HaClient]:
-    """A slave with an empty store that reconnects after a minute."""
+    """A slave with an empty store that does not reconnect before the test has failed."""
     store = MessageStore(small_config(root))
     driver = StoreDriver(store)
     await driver.start()
     client = HaClient(
         driver, EpochFile(store.disk, root / "haEpochs.json"), settings, Tasks("a broker"),
-        name="b", broker_id=1, reconnect_ms=60_000, on_copied=on_copied,
+        name="b", broker_id=1, reconnect_ms=round(2000 * LIMIT_S), on_copied=on_copied,
     )  # fmt: skip
     client.set_master(address)
     client.start()
@@ -117,6 +117,31 @@ async def test_a_slave_joins_as_soon_as_it_is_connected(
     monkeypatch.setattr("rocketpy_broker.replication.ha.client._TICK_S", 2 * LIMIT_S)
     async with leading(tmp_path / "master"), following(tmp_path / "slave", MEMORY, HaSettings()) as slave:
         await copying(slave)
+
+
+async def test_a_slave_follows_a_new_master_immediately(tmp_path: Path) -> None:
+    """After a promotion, the other slaves would copy nothing until they reconnect."""
+    async with (
+        leading(tmp_path / "master"),
+        following(tmp_path / "slave", Address("memory", "nobody"), HaSettings()) as slave,
+    ):
+        await until(lambda: slave.problem != "")
+        slave.set_master(MEMORY)
+        await copying(slave)
+
+
+async def test_a_slave_over_the_limit_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any number of connections could make a master read its log for each."""
+    monkeypatch.setattr("rocketpy_broker.replication.ha.server._SLAVES_MAX", 1)
+    async with (
+        leading(tmp_path / "master") as master,
+        following(tmp_path / "slave", MEMORY, HaSettings()) as slave,
+    ):
+        await copying(slave)
+        async with following(tmp_path / "other", MEMORY, HaSettings()) as other:
+            await until(lambda: other.problem != "")
+            assert other.state is HaClientState.WAITS
+            assert (slave.state, master.connected.connections) == (HaClientState.COPIES, 1)
 
 
 async def test_a_rejected_slave_reports_it_while_it_waits(tmp_path: Path) -> None:
@@ -238,6 +263,19 @@ async def test_a_slave_flushes_on_a_machine_that_runs_for_years(
             master.put(1)
             await until(lambda: master.connected.acked == master.store.max_physical_offset)
         assert slave.problem == ""
+
+
+async def test_a_flush_is_reported_immediately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With SYNC_FLUSH, each send would wait until the slave reports at its next interval."""
+    monkeypatch.setattr("rocketpy_broker.replication.ha.client._TICK_S", 2 * LIMIT_S)
+    settings = HaSettings(wants_flushed=True, heartbeat_ms=round(2000 * LIMIT_S))
+    async with (
+        leading(tmp_path / "master", settings) as master,
+        following(tmp_path / "slave", MEMORY, settings) as slave,
+    ):
+        await copying(slave)
+        master.put(1)
+        await until(lambda: master.connected.acked == master.store.max_physical_offset)
 
 
 async def test_data_received_during_a_disk_wait_is_kept(tmp_path: Path) -> None:

@@ -126,6 +126,22 @@ async def test_the_oldest_stranger_gives_way() -> None:
             await until(lambda: server.connected.connections == 1)
 
 
+async def test_a_slave_does_not_give_way_to_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections that anyone can open would disconnect the slaves."""
+    monkeypatch.setattr("rocketpy_broker.replication.ha.server._UNJOINED_MAX", 4)
+    async with served(HaSettings()) as (server, address):
+        with contextlib.ExitStack() as opened:
+
+            def connect() -> socket.socket:
+                return opened.enter_context(socket.create_connection((address.host, address.port)))
+
+            connect().sendall(REPORT.pack(0))
+            await until(lambda: server.connected.connections == 1)
+            first, *_ = [connect() for _ in range(5)]
+            assert await is_ended(first)
+            assert server.connected.connections == 1
+
+
 async def test_a_slave_that_hangs_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each hanging slave would occupy a socket and a buffer: after 64, no slave is accepted."""
     monkeypatch.setattr("rocketpy_broker.replication.ha.server._TICK_S", 0.02)
