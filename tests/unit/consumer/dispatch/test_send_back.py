@@ -37,14 +37,18 @@ async def test_each_copy_is_delayed_longer() -> None:
         (broker,) = cluster.brokers
         del broker._endpoint._handlers[RequestCode.CONSUMER_SEND_MSG_BACK]
         bodies: list[bytes] = []
-        await send(cluster, b"fails")
+        await send(cluster, b"first")
         async with member(
             cluster,
             "one",
             bodies,
-            result=lambda one: ConsumeResult.LATER if one.reconsume_times < 3 else None,
-        ):
-            await until(lambda: len(bodies) == 4)
+            result=lambda one: (
+                ConsumeResult.LATER if one.body == b"fails" and one.reconsume_times < 3 else None
+            ),
+        ) as consumer:
+            await until(lambda: any(queue.topic == "%RETRY%g" for queue in consumer.assignment))
+            await send(cluster, b"fails")
+            await until(lambda: len(bodies) == 5)
         offsets = [broker.store.max_offset_in_queue(SCHEDULE_TOPIC, level - 1) for level in range(1, 7)]
     assert offsets == [0, 0, 1, 1, 1, 0]
 
