@@ -25,7 +25,7 @@ from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.message.trace import ConsumeOutcome
 from rocketpy.telemetry import listeners as listening
 from rocketpy_broker.embedded import EmbeddedCluster
-from tests.integration.sdk_groups import FIRST, Seen, send
+from tests.integration.sdk_groups import FIRST, Seen, of_topic, send
 from tests.waiting import until
 
 
@@ -112,18 +112,24 @@ async def test_a_message_that_cannot_be_sent_back_is_reported(
 ) -> None:
     """A trace would not show why a failed message is not redelivered."""
     telemetry: Any = Notes()
-    await send(producer, "x")
     handlers = cluster.brokers[0]._endpoint._handlers
-    del handlers[RequestCode.CONSUMER_SEND_MSG_BACK], handlers[RequestCode.SEND_MESSAGE_V2]
+    del handlers[RequestCode.CONSUMER_SEND_MSG_BACK]
+
+    def fails(_: MessageExt) -> ConsumeResult:
+        handlers.pop(RequestCode.SEND_MESSAGE_V2, None)  # which the copy is sent by
+        return ConsumeResult.LATER
+
     consumer = PushConsumer(
         "g",
         cluster.namesrv_address,
-        Seen(lambda _: ConsumeResult.LATER),
+        Seen(fails),
         config=PushConfig(consume_from=FIRST),
         telemetry=telemetry,
     )
     consumer.subscribe("T")
     async with consumer:
+        await until(lambda: of_topic(consumer, "%RETRY%g"))
+        await send(producer, "x")
         await until(lambda: telemetry.settled_events)
     event = telemetry.settled_events[0]
     assert (event.message.body, event.address) == (b"x", None)
