@@ -1,4 +1,4 @@
-"""What listeners of consumers are told of pulls, handler calls and messages that are sent back."""
+"""Listeners of consumers are notified of pulls, handler calls and messages that are sent back."""
 
 from __future__ import annotations
 

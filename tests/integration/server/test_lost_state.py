@@ -352,7 +352,7 @@ async def test_an_older_offset_beyond_the_end_of_a_new_queue_skips_nothing(
 async def test_groups_without_an_older_offset_are_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An operator would not learn that a group begins anew, and may skip messages."""
+    """An operator would not see that a group starts without offsets, and may skip messages."""
     await used(tmp_path)
     path = tmp_path / "config" / "consumerOffset.json"
     path.unlink()

@@ -1,4 +1,4 @@
-"""What a member keeps, whom it waits for, and which members it counts; without I/O."""
+"""Which queues a member keeps, how long it waits, and which members it counts; without I/O."""
 
 from __future__ import annotations
 
