@@ -213,13 +213,12 @@ class Submitter:
         if self.batching:
             self.accumulator.flush_topic(publish_info)
         events = () if event is None else (event,)
-        encoder, limiter = self.encoder, self.limiter
+        encoder = self.encoder
         send = encoder.single(
             kind, publish_info, message, future, other_properties, queue, timeout_ms, events
         )
         send.choose = choose
-        limiter.count += 1  # cheaper than a call of `acquire`
-        limiter.bytes += size
+        self.limiter.acquire(size)
         compressed: asyncio.Future[None] | None = None
         if size > encoder.compress_above:
             compressed = encoder.compress(send, ordered=queue is not None or choose is not None)
