@@ -86,10 +86,6 @@ class QueueLocks:
                 due.append(queue)
         await self._renew(due)
 
-    async def renew_all(self) -> None:
-        """Renew the locks of all queues. Locks of an unreachable broker are kept until they expire."""
-        await self._renew(self._held())
-
     async def renew(self, puller: Puller) -> bool:
         """Request the lock of one queue again. Returns whether it is locked."""
         queue = puller.process_queue.queue
@@ -98,6 +94,7 @@ class QueueLocks:
         return puller.process_queue.is_locked(int(self._api.client.now_ms()))
 
     async def _renew(self, queues: Collection[MessageQueue]) -> None:
+        """Renew locks. Those of an unreachable broker are kept until they expire."""
         if not self._is_closed:
             await asyncio.gather(*(self._renew_some(some) for some in by_broker(queues).values()))
 

@@ -300,7 +300,7 @@ async def test_only_orderly_members_lock_for_their_group(cluster: EmbeddedCluste
         queues = of_topic(consumer)
         now_ms = int(consumer.member.client.now_ms())
         assert locks.lock("g", "Java's", queues, now_ms) == ([] if orderly else queues)
-        await consumer.member.locks.renew_all()
+        await consumer.member.locks._renew(consumer.member.locks._held())
         assert locks.lock("g", "another", queues, now_ms) == []
         locks.unlock("g", "Java's", queues)
     assert len(locks) == 0

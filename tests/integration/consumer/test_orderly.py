@@ -168,7 +168,7 @@ async def test_handlers_stop_when_the_lock_expires(
 
         with monkeypatch.context() as patch:
             patch.setattr(consumer.member.api, "lock", lock)
-            await consumer.member.locks.renew_all()
+            await consumer.member.locks._renew(consumer.member.locks._held())
             await send(producer, *texts("waiting", 4))
             await until(lambda: sum(p.process_queue.count for p in consumer.member.pullers.values()) == 4)
             await asyncio.sleep(0.2)

@@ -313,7 +313,7 @@ async def test_an_orderly_queue_is_kept_without_its_master(names: Names) -> None
         await until(lambda: len(seen) == 3)
         held = dict(consumer.member.pullers)
         await names.lose_master()
-        await asyncio.wait_for(consumer.member.locks.renew_all(), LIMIT_S)
+        await asyncio.wait_for(consumer.member.locks._renew(consumer.member.locks._held()), LIMIT_S)
         assert dict(consumer.member.pullers) == held
         assert all(p.process_queue.locked_ms is not None for q, p in held.items() if q.topic == "T")
     finally:

@@ -255,12 +255,12 @@ async def test_a_lock_that_is_lost_for_a_minute(later: Callable[[], None]) -> No
         broker.answers[RequestCode.LOCK_BATCH_MQ] = locked_elsewhere
         later()
         await consumer.member.client.heartbeat()  # its interval is half a minute
-        await consumer.member.locks.renew_all()
+        await consumer.member.locks._renew(consumer.member.locks._held())
         await broker.until_asked(RequestCode.PULL_MESSAGE, 4)
         assert "another member of the group has locked it" in str(consumer.health().problems)
         assert set(consumer.health().queues.values()) == {QueueState.STALLED}
         del broker.answers[RequestCode.LOCK_BATCH_MQ]
-        await consumer.member.locks.renew_all()
+        await consumer.member.locks._renew(consumer.member.locks._held())
         await until(lambda: consumer.health().ok)
 
 
@@ -358,7 +358,7 @@ async def test_a_queue_that_waits_for_its_handler_is_shown_as_revoked(
         await until(lambda: QueueState.REVOKED in consumer.health().queues.values())
         later()
         await consumer.member.client.heartbeat()  # its interval is half a minute
-        await consumer.member.locks.renew_all()  # of the retry topic's queue
+        await consumer.member.locks._renew(consumer.member.locks._held())  # of the retry topic's queue
         await until(lambda: consumer.health().ok)
         go.set()
         await until(lambda: QueueState.REVOKED not in consumer.health().queues.values())
