@@ -28,8 +28,8 @@ from rocketpy.client.message_index import (
     check_times,
 )
 from rocketpy.client.routing.routes import member_to_read, publish_route, subscribe_queues, usable_queues
-from rocketpy.consumer.dispatch.send_back import retry_topic
 from rocketpy.consumer.fetch.consumer_api import ConsumerApi
+from rocketpy.consumer.handling.send_back import retry_topic
 from rocketpy.errors import BrokerError, RouteNotFound, UsageError
 from rocketpy.message.message import TRACE_TOPIC, MessageExt, check_group, check_received, check_topic
 from rocketpy.protocol.bodies import (

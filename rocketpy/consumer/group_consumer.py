@@ -13,7 +13,6 @@ from rocketpy.client.instance import ClientInstance
 from rocketpy.client.lifecycle import Lifecycle
 from rocketpy.client.namespace import unwrap_queue, wrap, wrap_queue
 from rocketpy.config import ClientConfig
-from rocketpy.consumer.dispatch.concurrent import ConsumeService
 from rocketpy.consumer.fetch.subscription import ALL, Expression, subscription_data
 from rocketpy.consumer.group.broker_callbacks import (
     ClientRemotingProcessor,
@@ -22,6 +21,7 @@ from rocketpy.consumer.group.broker_callbacks import (
     running_info,
 )
 from rocketpy.consumer.group.member import GroupMember
+from rocketpy.consumer.handling.concurrent import ConsumeService
 from rocketpy.consumer.listeners import Observers
 from rocketpy.errors import ClientClosed
 from rocketpy.message.message import check_group, check_topic

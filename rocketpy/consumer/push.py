@@ -13,13 +13,13 @@ from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import unwrap_queue, wrap_queue
 from rocketpy.config import ClientConfig
 from rocketpy.consumer.config import PushConfig, check_integer
-from rocketpy.consumer.dispatch.concurrent import ConcurrentConsumeService, ConsumeService
-from rocketpy.consumer.dispatch.handler import HandlerAdapter
-from rocketpy.consumer.dispatch.orderly import OrderlyConsumeService
-from rocketpy.consumer.dispatch.send_back import SendBack
 from rocketpy.consumer.group.broker_callbacks import DirectHandler, config_properties
 from rocketpy.consumer.group.member import GroupMember
 from rocketpy.consumer.group_consumer import GroupConsumer
+from rocketpy.consumer.handling.concurrent import ConcurrentConsumeService, ConsumeService
+from rocketpy.consumer.handling.handler import HandlerAdapter
+from rocketpy.consumer.handling.orderly import OrderlyConsumeService
+from rocketpy.consumer.handling.send_back import SendBack
 from rocketpy.consumer.listeners import Observers
 from rocketpy.consumer.outcomes import BatchHandler, Handler
 from rocketpy.errors import ConfigInvalid

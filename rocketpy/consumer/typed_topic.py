@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypedDict, TypeVar, Unpack
 
-from rocketpy.consumer.dispatch.handler import is_async
+from rocketpy.consumer.handling.handler import is_async
 from rocketpy.consumer.outcomes import Handler, HandlerResult, Later, to_handling_result
 from rocketpy.errors import ConfigInvalid
 from rocketpy.message.message import Message, MessageExt

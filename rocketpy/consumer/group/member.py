@@ -19,8 +19,6 @@ from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import unwrap, wrap
 from rocketpy.client.routing.routes import subscribe_queues
 from rocketpy.consumer.config import MemberConfig, MessageModel
-from rocketpy.consumer.dispatch.concurrent import ConsumeService
-from rocketpy.consumer.dispatch.send_back import retry_topic
 from rocketpy.consumer.fetch.consumer_api import ConsumerApi, is_rejection
 from rocketpy.consumer.fetch.process_queue import Limits, ProcessQueue, limits_of
 from rocketpy.consumer.fetch.puller import OffsetMoveBackoff, PullContext, Puller
@@ -32,6 +30,8 @@ from rocketpy.consumer.group.queue_locks import LOCK_CHECK_MS, QueueLocks
 from rocketpy.consumer.group.rebalance import AwayQueues, Handover, MemberLists, Rebalance
 from rocketpy.consumer.group.release import Releases
 from rocketpy.consumer.group.start_offsets import StartOffsets
+from rocketpy.consumer.handling.concurrent import ConsumeService
+from rocketpy.consumer.handling.send_back import retry_topic
 from rocketpy.consumer.stats import SAMPLE_MS, ConsumerStats
 from rocketpy.errors import BrokerError, InvariantError, RocketError
 from rocketpy.message.decode import log_undecodable

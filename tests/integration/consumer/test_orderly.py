@@ -21,9 +21,9 @@ from rocketpy import (
     Producer,
     PushConsumer,
 )
-from rocketpy.consumer.dispatch import orderly
 from rocketpy.consumer.fetch.process_queue import LOCK_ALIVE_MS
 from rocketpy.consumer.group.offset_stores import LocalOffsets
+from rocketpy.consumer.handling import orderly
 from rocketpy.errors import ConfigInvalid
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.sdk_groups import SETTINGS, Seen, committed, consuming, of_topic, send, texts

@@ -28,7 +28,7 @@ from rocketpy import (
     PushConsumer,
     Sql,
 )
-from rocketpy.consumer.dispatch.send_back import SendBack
+from rocketpy.consumer.handling.send_back import SendBack
 from rocketpy.errors import BrokerError, ClientClosed, ConfigInvalid, RocketError
 from rocketpy.protocol.bodies import ConsumeMessageDirectlyResult, ConsumerRunningInfo, GetConsumerStatusBody
 from rocketpy.protocol.codes import RequestCode, ResponseCode

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from rocketpy import MessageQueue, PullConsumer, PushConfig, PushConsumer
-from rocketpy.consumer.dispatch import concurrent as consuming
 from rocketpy.consumer.fetch import puller
+from rocketpy.consumer.handling import concurrent as consuming
 from rocketpy.protocol.bodies import (
     GetConsumerListByGroupResponseBody,
     LockBatchRequestBody,

@@ -16,12 +16,12 @@ from rocketpy.config import (
     ProducerConfig,
 )
 from rocketpy.consumer.config import ConsumeFrom, LitePullConfig, MemberConfig, MessageModel, PushConfig
-from rocketpy.consumer.dispatch import concurrent as consuming
-from rocketpy.consumer.dispatch import orderly
-from rocketpy.consumer.dispatch import send_back as sending_back
 from rocketpy.consumer.fetch import consumer_api, process_queue
 from rocketpy.consumer.fetch import puller as pulling
 from rocketpy.consumer.group import start_offsets
+from rocketpy.consumer.handling import concurrent as consuming
+from rocketpy.consumer.handling import orderly
+from rocketpy.consumer.handling import send_back as sending_back
 from rocketpy.producer import transaction
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.message import compression

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from rocketpy.consumer.config import MessageModel, PushConfig
-from rocketpy.consumer.dispatch.handler import FOREIGN_RESULT_PAUSE_S, HandlerAdapter
-from rocketpy.consumer.dispatch.runner import CompletedCalls, HandlerRunner, LoopRunner, ThreadRunner
-from rocketpy.consumer.dispatch.send_back import SendBack
 from rocketpy.consumer.fetch.puller import Puller
+from rocketpy.consumer.handling.handler import FOREIGN_RESULT_PAUSE_S, HandlerAdapter
+from rocketpy.consumer.handling.runner import CompletedCalls, HandlerRunner, LoopRunner, ThreadRunner
+from rocketpy.consumer.handling.send_back import SendBack
 from rocketpy.consumer.stats import ConsumerStats
 from rocketpy.errors import RecordCorrupt, RocketError
 from rocketpy.message.decode import undecodable

@@ -13,15 +13,15 @@ from typing import Any, cast
 import pytest
 
 from rocketpy.consumer.config import PushConfig
-from rocketpy.consumer.dispatch.handler import HandlerAdapter
-from rocketpy.consumer.dispatch.runner import (
+from rocketpy.consumer.fetch.puller import Puller
+from rocketpy.consumer.handling.handler import HandlerAdapter
+from rocketpy.consumer.handling.runner import (
     CompletedCalls,
     HandlerRunner,
     LoopRunner,
     RunningCalls,
     ThreadRunner,
 )
-from rocketpy.consumer.fetch.puller import Puller
 from rocketpy.consumer.listeners import ProcessListeners
 from rocketpy.consumer.outcomes import ConsumeResult, Later
 from rocketpy.message import MessageExt
@@ -272,7 +272,7 @@ async def test_busy_handlers_leave_the_event_loop_its_turns(monkeypatch: pytest.
 
 async def test_quick_handlers_are_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part of a pull would wait for an iteration of the event loop, although handlers take no time."""
-    monkeypatch.setattr("rocketpy.consumer.dispatch.runner.time", SimpleNamespace(monotonic=lambda: 1.0))
+    monkeypatch.setattr("rocketpy.consumer.handling.runner.time", SimpleNamespace(monotonic=lambda: 1.0))
     rig = Rig("loop")
     others: list[int] = []
     loop = asyncio.get_running_loop()

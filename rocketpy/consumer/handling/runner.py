@@ -23,9 +23,9 @@ from threading import Lock
 from typing import Any, Final, NamedTuple, cast
 
 from rocketpy.consumer.config import PushConfig
-from rocketpy.consumer.dispatch.handler import HandlerAdapter, wait_in_loop
-from rocketpy.consumer.dispatch.handler_threads import HandlerThreadPool
 from rocketpy.consumer.fetch.puller import Puller
+from rocketpy.consumer.handling.handler import HandlerAdapter, wait_in_loop
+from rocketpy.consumer.handling.handler_threads import HandlerThreadPool
 from rocketpy.consumer.outcomes import (
     ACKNOWLEDGED,
     ConsumeResult,

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from rocketpy.consumer.config import PushConfig
-from rocketpy.consumer.dispatch.handler import HandlerAdapter
-from rocketpy.consumer.dispatch.orderly import OrderlyConsumeService
 from rocketpy.consumer.fetch.process_queue import ProcessQueue
 from rocketpy.consumer.fetch.puller import Puller
+from rocketpy.consumer.handling.handler import HandlerAdapter
+from rocketpy.consumer.handling.orderly import OrderlyConsumeService
 from rocketpy.consumer.listeners import ProcessListeners
 from rocketpy.consumer.outcomes import Later
 from rocketpy.consumer.stats import ConsumerStats

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from rocketpy.consumer.config import MessageModel
-from rocketpy.consumer.dispatch.concurrent import HandlerService
-from rocketpy.consumer.dispatch.handler import FOREIGN_RESULT_PAUSE_S
-from rocketpy.consumer.dispatch.handler_threads import HandlerThreadPool
 from rocketpy.consumer.fetch.puller import Puller
+from rocketpy.consumer.handling.concurrent import HandlerService
+from rocketpy.consumer.handling.handler import FOREIGN_RESULT_PAUSE_S
+from rocketpy.consumer.handling.handler_threads import HandlerThreadPool
 from rocketpy.consumer.outcomes import HandlingResult, Later
 from rocketpy.message.message import MessageExt
 from rocketpy.runtime.application import describe

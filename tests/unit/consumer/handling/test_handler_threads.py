@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from rocketpy.consumer.dispatch.handler_threads import HandlerThreadPool
+from rocketpy.consumer.handling.handler_threads import HandlerThreadPool
 from tests.waiting import LIMIT_S
 
 
