@@ -22,6 +22,7 @@ ROOT = Path(__file__).parent.parent
 SOURCES = {
     "rocketpy": ROOT / "rocketpy",
     "rocketpy_broker": ROOT / "rocketpy_broker",
+    "rocketpy_cli": ROOT / "integrations/cli/rocketpy_cli",
     "pyspark_rocketmq": ROOT / "integrations/spark/pyspark_rocketmq",
     "rocketpy_otel": ROOT / "integrations/otel/rocketpy_otel",
     "pytest_rocketpy": ROOT / "integrations/pytest/pytest_rocketpy",

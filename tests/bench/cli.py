@@ -22,8 +22,8 @@ from rocketpy import AdminClient
 from tests.integration.processes import start, stop
 
 ROUNDS: Final = 3
-COMMAND: Final = "import sys; from rocketpy.cli import main; sys.exit(main())"
-BY_THREAD: Final = "import rocketpy.cli.streams as s; s._piece_without_block = lambda _: 0; " + COMMAND
+COMMAND: Final = "import sys; from rocketpy_cli import main; sys.exit(main())"
+BY_THREAD: Final = "import rocketpy_cli.streams as s; s._piece_without_block = lambda _: 0; " + COMMAND
 
 
 def measured(program: str, *words: str, environment: Mapping[str, str]) -> tuple[float, float]:

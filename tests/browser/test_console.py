@@ -14,9 +14,9 @@ import pytest
 from playwright.async_api import Page, async_playwright
 
 from rocketpy import Message, Producer
-from rocketpy.cli.console.server import serve
-from rocketpy.cli.console.settings import ConsoleSettings
 from rocketpy.config import ClientConfig
+from rocketpy_cli.console.server import serve
+from rocketpy_cli.console.settings import ConsoleSettings
 from tests.browser.shop import Shop, shop
 from tests.waiting import LIMIT_S
 

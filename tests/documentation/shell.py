@@ -29,7 +29,9 @@ _READY: Final = {
 }
 """What servers write when they are ready, for blocks that do not show it."""
 _ENDLESS: Final = re.compile(r" --follow\b|tail -f ")
-_PATH: Final = ":".join(map(str, (ROOT, ROOT / "integrations/pytest", ROOT / "integrations/otel")))
+_PATH: Final = ":".join(
+    map(str, (ROOT, *(ROOT / "integrations" / name for name in ("cli", "pytest", "otel"))))
+)
 _SCRIPTS: Final = {
     "python": 'exec {python} "$@"',
     "rocketpy": """case "$1" in

@@ -47,6 +47,7 @@ MAY_IMPORT = {
         "rocketpy_broker.store",
         "rocketpy",
     ),
+    "rocketpy_cli": ("rocketpy_cli", "rocketpy"),
     "pyspark_rocketmq": ("pyspark_rocketmq", "rocketpy"),
     "rocketpy_otel": ("rocketpy_otel", "rocketpy"),
     "pytest_rocketpy": ("pytest_rocketpy", "rocketpy", "rocketpy_broker"),
@@ -96,8 +97,8 @@ PURE_EXCEPTIONS: dict[tuple[str, str], str] = {
 }
 # Modules outside of transports that open sockets, and why.
 SOCKET_OPENERS = {
-    "rocketpy.cli.console.server": "the console speaks HTTP; its socket is bound before the link is printed",
-    "rocketpy.cli.streams": "it opens none: it asks whether standard output has room",
+    "rocketpy_cli.console.server": "the console speaks HTTP; its socket is bound before the link is printed",
+    "rocketpy_cli.streams": "it opens none: it asks whether standard output has room",
     "rocketpy_broker.cli.process": "systemd's notify socket, which the command's process is given",
 }
 

@@ -11,9 +11,9 @@ from starlette.routing import Route
 from typer.core import TyperGroup
 
 from rocketpy import AdminClient, ClientConfig
-from rocketpy.cli.app import app
-from rocketpy.cli.console.app import Console
-from rocketpy.cli.console.settings import ConsoleSettings
+from rocketpy_cli.app import app
+from rocketpy_cli.console.app import Console
+from rocketpy_cli.console.settings import ConsoleSettings
 from tools.import_map import ROOT
 
 ROWS = [

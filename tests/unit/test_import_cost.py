@@ -89,7 +89,7 @@ def test_former_paths_give_the_same_module(former: str, now: str) -> None:
     assert module.__spec__.name == now
 
 
-@pytest.mark.parametrize("package", ["rocketpy.cli", "rocketpy_broker.cli"])
+@pytest.mark.parametrize("package", ["rocketpy_cli", "rocketpy_broker.cli"])
 def test_a_command_exempts_its_modules_from_garbage_collection(package: str) -> None:
     """Python would search all modules for garbage when the command ends: a tenth of a short command."""
     script = f"""

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 import rocketpy.sync
 from rocketpy import AdminClient
-from rocketpy.cli.app import app
+from rocketpy_cli.app import app
 from tools.import_map import ROOT
 
 PAGE = (ROOT / "docs/guides/mqadmin.md").read_text("utf-8")

@@ -35,7 +35,15 @@ PREPARED = (
     "msgpack", "msgspec", "opentelemetry.sdk.metrics", "opentelemetry.sdk.trace", "prometheus_client",
     "pytest", "pytest_asyncio", "ssl", "trustme", "yaml", "zstandard",
 )  # fmt: skip
-OURS = ("rocketpy", "rocketpy_broker", "rocketpy_otel", "pyspark_rocketmq", "pytest_rocketpy", "tests")
+OURS = (
+    "rocketpy",
+    "rocketpy_broker",
+    "rocketpy_cli",
+    "rocketpy_otel",
+    "pyspark_rocketmq",
+    "pytest_rocketpy",
+    "tests",
+)
 MEMORY_BYTES_MAX = 6 << 30
 FILE_BYTES_MAX = 3 << 30
 OUTPUT_CHARACTERS_MAX = 4000

@@ -123,10 +123,9 @@ import rocketpy, rocketpy_broker
 for name in rocketpy.__all__:
     getattr(rocketpy, name)
 import rocketpy.sync
-ours = {"rocketpy.cli", "rocketpy_broker.cli"}
 for package in (rocketpy, rocketpy_broker):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        if not module.name.startswith("rocketpy.cli.") and not module.name.endswith("__main__"):
+        if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
 extras = {"pyspark", "pyarrow", "pandas", "numpy", "opentelemetry", "typer", "uvloop", "pytest", "starlette"}
 assert not extras & set(sys.modules), extras & set(sys.modules)
@@ -138,7 +137,9 @@ def check_none(environment: CleanEnvironment) -> str:
     """Everything can be imported, servers run, and a command without its extra says which one it needs."""
     modules = environment.python(_ALONE).strip()
     version = environment.run("rocketpy-broker", "--version").strip()
-    ensure("rocketpy-mq[cli]" in environment.run("rocketpy", "--help", status=2), "rocketpy names no extra")
+    for command in ("rocketpy",), ("python", "-m", "rocketpy"):
+        refused = environment.run(*command, "--help", status=2)
+        ensure("rocketpy-mq[cli]" in refused, f"{' '.join(command)} names no extra: {refused}")
     with environment.servers() as namesrv:
         ensure("SEND_OK" in environment.python(_SEND, namesrv, "zlib"), "no message was sent")
     refused = environment.run(*_DEV, "--loop", "uvloop", status=1)
@@ -189,7 +190,8 @@ def check_otel(environment: CleanEnvironment) -> str:
 
 def check_cli(environment: CleanEnvironment) -> str:
     """The command sends and reads."""
-    ensure("topic" in environment.run("rocketpy", "--help"), "rocketpy --help shows no commands")
+    for command in ("rocketpy",), ("python", "-m", "rocketpy"):
+        ensure("topic" in environment.run(*command, "--help"), f"{' '.join(command)} shows no commands")
     needs = environment.run("rocketpy", "console", status=1)
     ensure("rocketpy-mq[console]" in needs, f"rocketpy console names no extra: {needs}")
     with environment.servers() as namesrv:

@@ -12,7 +12,7 @@ from typing import IO, NamedTuple
 
 import pytest
 
-from rocketpy.cli import main
+from rocketpy_cli import main
 from tests.waiting import LIMIT_S
 
 COMMAND = (sys.executable, "-m", "rocketpy")

@@ -17,6 +17,7 @@ from rocketpy import AdminClient
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.cli.commands import COMMAND, run, run_process, start
 from tests.waiting import LIMIT_S
+from tools.import_map import ROOT
 
 NOWHERE = "127.0.0.1:1"
 
@@ -143,16 +144,41 @@ async def test_development_servers() -> None:
 
 def test_without_its_extra_the_command_names_it() -> None:
     """A user who installed rocketpy without the extra would see a traceback about typer."""
-    program = "import sys; sys.modules['typer'] = None; from rocketpy.cli import main; sys.exit(main())"
+    program = "import sys; sys.modules['typer'] = None; from rocketpy_cli import main; sys.exit(main())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == ('rocketpy: the command needs the package typer: pip install "rocketpy-mq[cli]"\n')
 
 
+@pytest.mark.parametrize(
+    ("entry_point", "text"),
+    [
+        (None, "the command is not installed"),
+        ("rocketpy_command:main", "the command cannot be loaded: No module named 'rocketpy_command'"),
+    ],
+    ids=["none", "of a missing module"],
+)
+def test_the_module_names_the_extra_when_the_command_is_missing(
+    tmp_path: Path, entry_point: str | None, text: str
+) -> None:
+    """A user of the client alone would see a traceback about a package that they do not know."""
+    if entry_point:
+        info = tmp_path / "rocketpy_mq-1.dist-info"
+        info.mkdir()
+        (info / "entry_points.txt").write_text(f"[console_scripts]\nrocketpy = {entry_point}\n")
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rocketpy-mq\nVersion: 1\n")
+    done = subprocess.run(  # -S: without the packages of this environment
+        [sys.executable, "-S", "-m", "rocketpy", "--version"],
+        capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f'rocketpy: {text}: pip install "rocketpy-mq[cli]"\n'
+
+
 def test_importing_rocketpy_does_not_load_the_command() -> None:
     """Applications would need typer, and start more slowly."""
     program = (
-        "import sys, rocketpy, rocketpy.sync; print({'typer', 'rich', 'rocketpy.cli'} & set(sys.modules))"
+        "import sys, rocketpy, rocketpy.sync; print({'typer', 'rich', 'rocketpy_cli'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

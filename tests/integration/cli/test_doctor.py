@@ -17,10 +17,10 @@ import pytest
 import trustme
 
 from rocketpy import AdminClient, Message, Producer
-from rocketpy.cli.doctor.brokers import BrokerAddress, BrokerState, _check_replicas, _check_version
-from rocketpy.cli.doctor.findings import Findings
 from rocketpy.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from rocketpy_broker.embedded import EmbeddedCluster
+from rocketpy_cli.doctor.brokers import BrokerAddress, BrokerState, _check_replicas, _check_version
+from rocketpy_cli.doctor.findings import Findings
 from tests.integration import processes
 from tests.integration.access_place import Servers
 from tests.integration.cli.commands import run, run_process

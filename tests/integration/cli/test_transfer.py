@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 from rocketpy import ClientConfig, CompressionConfig, Message, Producer, ProducerConfig, PullConsumer
-from rocketpy.cli.archives.files import StoredMessage
-from rocketpy.cli.archives.target import TargetTopic
 from rocketpy.errors import RocketError
 from rocketpy.message.columns import MessageColumns
 from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.record import Record, decode_all
 from rocketpy_broker.embedded import EmbeddedCluster
+from rocketpy_cli.archives.files import StoredMessage
+from rocketpy_cli.archives.target import TargetTopic
 from tests.integration.cli.commands import finish, run, start
 from tests.waiting import LIMIT_S
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import httpx
 
-from rocketpy.cli.console.app import Console
-from rocketpy.cli.console.settings import ConsoleSettings
 from rocketpy.config import ClientConfig
+from rocketpy_cli.console.app import Console
+from rocketpy_cli.console.settings import ConsoleSettings
 from tests.waiting import LIMIT_S
 
 TOKEN: Final = "a token for these tests"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from starlette.routing import Mount, Route
 
-from rocketpy.cli.console.app import Console
-from rocketpy.cli.console.guard import FORM_BYTES_MAX
-from rocketpy.cli.console.settings import ConsoleSettings
 from rocketpy.config import ClientConfig
 from rocketpy.errors import ConfigInvalid
 from rocketpy_broker.embedded import EmbeddedCluster
+from rocketpy_cli.console.app import Console
+from rocketpy_cli.console.guard import FORM_BYTES_MAX
+from rocketpy_cli.console.settings import ConsoleSettings
 from tests.integration.console.browser import TOKEN, Browser, browsing
 
 SAFE = {"GET", "HEAD"}

@@ -21,8 +21,8 @@ from rocketpy import (
 )
 from rocketpy.admin import Permission
 from rocketpy.admin.dead_letters import DeadLetterQueues
-from rocketpy.cli.console.resends import Resends
 from rocketpy_broker.embedded import EmbeddedCluster
+from rocketpy_cli.console.resends import Resends
 from tests.integration.client.admin.admin_place import missing_broker
 from tests.integration.console.browser import Browser, browsing
 from tests.integration.consumer.test_dead_letters import dead

@@ -101,12 +101,13 @@ from importlib import import_module
 
 class Interrupts:
     def find_spec(self, name, path=None, target=None):
-        if name == sys.argv[1]:
+        if name == interrupted:
             os.kill(os.getpid(), signal.SIGINT)
 
+interrupted, command = sys.argv[1:]
+sys.argv = [command, "--version"]
 sys.meta_path.insert(0, Interrupts())
-main = import_module(sys.argv[2]).main
-sys.exit(main(["--version"]))
+sys.exit(import_module(command).main())
 """
 
 
@@ -116,8 +117,10 @@ sys.exit(main(["--version"]))
         ("rocketpy_broker.cli", "asyncio"),
         ("rocketpy_broker.cli", "rocketpy_broker.store.message_store"),
         ("rocketpy_broker.cli", "rocketpy_broker.cli.app"),
-        ("rocketpy.cli", "asyncio"),
-        ("rocketpy.cli", "typer"),
+        ("rocketpy_cli", "asyncio"),
+        ("rocketpy_cli", "typer"),
+        ("rocketpy.__main__", "importlib.metadata"),
+        ("rocketpy.__main__", "rocketpy_cli"),
     ],
 )
 async def test_ctrl_c_during_imports(command: str, module: str) -> None:
@@ -127,5 +130,5 @@ async def test_ctrl_c_during_imports(command: str, module: str) -> None:
     )
     async with asyncio.timeout(LIMIT_S):
         out, err = await process.communicate()
-    name = command.removesuffix(".cli").replace("_", "-")
+    name = "rocketpy-broker" if command.startswith("rocketpy_broker") else "rocketpy"
     assert (process.returncode, out, err.decode()) == (130, b"", f"{name}: interrupted\n")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rocketpy.cli.archives.files import Archive, count_records, file_name, read_messages
 from rocketpy.errors import ConfigInvalid, RecordCorrupt, RocketError
 from rocketpy.protocol.message.record import encode_record, host_bytes
+from rocketpy_cli.archives.files import Archive, count_records, file_name, read_messages
 
 
 def record(offset: int, body: bytes = b"body") -> bytes:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rocketpy.cli.formats import find_format
 from rocketpy.message import MessageExt, MessageQueue
 from rocketpy.protocol.message.record import Record
+from rocketpy_cli.formats import find_format
 
 
 @pytest.mark.parametrize("born_ms", [1 << 60, -(1 << 60)])

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rocketpy.cli.context import global_options_first
-from rocketpy.cli.profiles import find_cluster
 from rocketpy.errors import ConfigInvalid
+from rocketpy_cli.context import global_options_first
+from rocketpy_cli.profiles import find_cluster
 
 FILE = """
 [default]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from rocketpy.cli.progress import bytes_bar, count_bar
+from rocketpy_cli.progress import bytes_bar, count_bar
 
 WIDTHS = (200, 80, 70, 69, 40)
 

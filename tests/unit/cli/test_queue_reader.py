@@ -8,11 +8,11 @@ from typing import cast
 import pytest
 
 from rocketpy import MessageQueue, PullConsumer
-from rocketpy.cli.archives.queue_reader import QueueRecords
 from rocketpy.consumer.fetch.consumer_api import PullResponse
 from rocketpy.protocol.headers import PullMessageResponseHeader
 from rocketpy.protocol.message.record import encode_record, host_bytes
 from rocketpy.results import PullStatus
+from rocketpy_cli.archives.queue_reader import QueueRecords
 
 
 class DamagedQueue:

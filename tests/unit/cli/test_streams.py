@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketpy.cli.streams import Output
+from rocketpy_cli.streams import Output
 from tests.waiting import LIMIT_S
 
 

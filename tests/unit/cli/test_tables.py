@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import rocketpy.cli
-from rocketpy.cli import main
-from rocketpy.cli.tables import print_table
+import rocketpy_cli
+from rocketpy_cli import main
+from rocketpy_cli.tables import print_table
 
 
 def test_a_table_in_a_pipe_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,7 +23,7 @@ def test_a_table_in_a_pipe_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_all_commands_print_the_same_tables() -> None:
     """One command could print borders again."""
-    modules = Path(rocketpy.cli.__file__).parent.rglob("*.py")
+    modules = Path(rocketpy_cli.__file__).parent.rglob("*.py")
     assert [module.name for module in modules if "rich.table" in module.read_text("utf-8")] == ["tables.py"]
 
 

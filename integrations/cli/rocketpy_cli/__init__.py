@@ -1,0 +1,42 @@
+"""The command `rocketpy`: sends, reads and looks up messages, and administers clusters, from a shell.
+
+It needs the extra `cli`. No other package imports this one; `python -m rocketpy` finds it by its entry point.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+__all__ = ["main"]
+
+_EXTRA: Final = frozenset({"click", "rich", "typer"})
+_INTERRUPTED: Final = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: The arguments after the command's name. None: those of the process.
+
+    Returns:
+        The exit status: 0 for success, 1 after a failure, 2 for wrong usage, 130 after Ctrl-C.
+    """
+    try:
+        from rocketpy_cli.app import run  # noqa: PLC0415 - it needs an optional extra
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        text = f'rocketpy: the command needs the package {error.name}: pip install "rocketpy-mq[cli]"'
+        print(text, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:  # while modules are imported
+        print("rocketpy: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    if arguments is None:
+        arguments = sys.argv[1:]
+        gc.freeze()  # searching all modules for garbage would take a tenth of a short command
+    return run(arguments)
