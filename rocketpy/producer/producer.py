@@ -400,10 +400,6 @@ class Producer(AdminApi):
         self._running_submitter().flush()
         await _started(self._sender).flush()
 
-    async def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Same as `fetch_publish_message_queues`."""
-        return await self.fetch_publish_message_queues(topic)
-
     # -- transactions and requests ------------------------------------------------------------
 
     def check_transactions(self, check: TransactionCheck) -> None:

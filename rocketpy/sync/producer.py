@@ -321,10 +321,6 @@ class Producer(_AdminApi[producer.Producer]):
             future.add_done_callback(partial(self._call_back, callback))
         return future
 
-    def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Same as `fetch_publish_message_queues`."""
-        return self.fetch_publish_message_queues(topic)
-
     def _track(self, future: Future[T], callback: Callable[[Future[T]], object] | None) -> None:
         """Count a future as in flight until it is done, and call the callback then."""
         self._in_flight.add(future)

@@ -116,7 +116,7 @@ def slave_cpu_s(server: Server) -> float:
 def fill(server: Server, count: int, size: int) -> None:
     """Send this many messages with bodies of this size, in batches, to all queues in turn."""
     with sync.Producer("bench_filler", server.namesrv_address) as producer:
-        queues = itertools.cycle(producer.fetch_publish_queues(server.topic))
+        queues = itertools.cycle(producer.fetch_publish_message_queues(server.topic))
         batch = [Message(server.topic, b"b" * size, wait_store=False)] * (FILL_BYTES // size)
         for at in range(0, count, len(batch)):
             producer.send_batch(batch[: count - at], queue=next(queues))

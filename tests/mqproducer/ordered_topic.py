@@ -47,13 +47,13 @@ async def ordered_topic_while_a_master_is_away(
     read: list[bytes] = []
     async with Producer("ordered", namesrv, config=config, client=QUICK) as producer:
         await producer.create_topic("Ordered", 2)
-        assert list(await producer.fetch_publish_queues("Ordered")) == QUEUES
+        assert list(await producer.fetch_publish_message_queues("Ordered")) == QUEUES
         sent = await send_to_each(producer, b"before")
         assert sent == dict.fromkeys(QUEUES, True)
         await copied()
         await kill()
         await until(lambda: gone(producer))
-        assert list(await producer.fetch_publish_queues("Ordered")) == QUEUES, (
+        assert list(await producer.fetch_publish_message_queues("Ordered")) == QUEUES, (
             "keys would change their queues"
         )
         assert await send_to_each(producer, b"away") == {queue: queue in QUEUES[2:] for queue in QUEUES}

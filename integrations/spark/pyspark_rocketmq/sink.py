@@ -301,7 +301,7 @@ class _Task:
         first_asked = monotonic()
         while True:
             try:
-                queues = self._producer.fetch_publish_queues(topic)
+                queues = self._producer.fetch_publish_message_queues(topic)
                 if queues:
                     return queues
                 raise RouteNotFound(f"topic {topic} has no writable queue")

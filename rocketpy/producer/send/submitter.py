@@ -267,7 +267,7 @@ class Submitter:
         """Raise MessageInvalid unless the queue is of the topic: a request has only its queue id."""
         if not isinstance(queue, MessageQueue):
             raise MessageInvalid(
-                f"queue is {queue!r}; it must be a MessageQueue, such as fetch_publish_queues returns"
+                f"queue is {queue!r}; it must be a MessageQueue, such as fetch_publish_message_queues returns"
             )
         namespace = self.client.config.namespace
         if queue.topic != topic and wrap(namespace, queue.topic) != wrap(namespace, topic):

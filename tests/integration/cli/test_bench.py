@@ -30,7 +30,7 @@ async def test_figures_of_a_run(cluster: EmbeddedCluster) -> None:
         assert figures["MB_per_second"] > 0
     assert found["consume"]["max"] >= found["send"]["p50"]
     async with Producer("watchers", cluster.namesrv_address) as producer:
-        assert len(await producer.fetch_publish_queues("Bench")) == 4
+        assert len(await producer.fetch_publish_message_queues("Bench")) == 4
     done = await run(*arguments, "--no-consume", *at)
     assert (done.status, done.err) == (0, "")
     assert [line.split()[0] for line in done.out.splitlines()] == ["messages", "send"]

@@ -19,7 +19,7 @@ from tests.waiting import LIMIT_S
 
 async def send(producer: Producer, *bodies: bytes, queue: int | None = None, tags: str | None = None) -> None:
     """Send messages to topic T, to one queue if given."""
-    queues = {queue.queue_id: queue for queue in await producer.fetch_publish_queues("T")}
+    queues = {queue.queue_id: queue for queue in await producer.fetch_publish_message_queues("T")}
     for body in bodies:
         await producer.send(Message("T", body, tags=tags), queue=None if queue is None else queues[queue])
 

@@ -78,7 +78,7 @@ async def fill(cluster: EmbeddedCluster, topic: str, count: int) -> None:
             await producer.send_batch(columns)
         for body in (b"\x00", b"\xff\n\xfe", bytes(100_000), b"text " * 10_000, randomly.randbytes(600_000)):
             await producer.send(Message(topic, body, tags="single", delay_level=0))
-        queues = await producer.fetch_publish_queues(topic)
+        queues = await producer.fetch_publish_message_queues(topic)
     async with TargetTopic(topic, client=ClientConfig(namesrv=cluster.namesrv_address)) as target:
         same = StoredMessage(5, b"same", b"", 0, 1_700_000_000_000, 0)
         for queue in queues:
@@ -177,7 +177,7 @@ async def test_an_import_goes_on_among_messages_of_others(cluster: EmbeddedClust
         assert (
             await run("export", "Source", "--to", str(directory), "-n", cluster.namesrv_address)
         ).status == 0
-        (queue,) = await producer.fetch_publish_queues("Copy")
+        (queue,) = await producer.fetch_publish_message_queues("Copy")
         stopped = asyncio.Event()
 
         async def send() -> None:
@@ -208,7 +208,7 @@ async def test_retries_and_timers_can_be_imported(cluster: EmbeddedCluster, body
     """An archive could not be imported: brokers accept these properties from consumers only."""
     async with Producer("creators", cluster.namesrv_address) as producer:
         await producer.create_topic("Copy", 1)
-        (queue,) = await producer.fetch_publish_queues("Copy")
+        (queue,) = await producer.fetch_publish_message_queues("Copy")
     text = b"a\x01b\x02RETRY_TOPIC\x01T\x02ORIGIN_MESSAGE_ID\x011\x02TIMER_DELAY_SEC\x015\x02DELAY\x013\x02"
     async with TargetTopic("Copy", client=ClientConfig(namesrv=cluster.namesrv_address)) as target:
         receipt = await target.send(queue, [StoredMessage(0, body, text, 0, 1_700_000_000_000, 0)])

@@ -230,7 +230,7 @@ async def test_an_rpc_hook_that_fails_fails_the_request_only() -> None:
                 with pytest.raises(LocalProtocolError, match="an RPC hook failed"):
                     await producer.send(Message("T", b"x"))
             assert broker.sends == []
-            assert len(await producer.fetch_publish_queues("T")) == 2
+            assert len(await producer.fetch_publish_message_queues("T")) == 2
 
 
 # -- latency fault tolerance --------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ WAYS: dict[str, Callable[[Producer], object]] = {
     "request_nowait": lambda producer: producer.request_nowait(MESSAGE),
     "drain": lambda producer: producer.drain(),
     "flush": lambda producer: producer.flush(),
-    "fetch": lambda producer: producer.fetch_publish_queues("T"),
+    "fetch": lambda producer: producer.fetch_publish_message_queues("T"),
     "close": lambda producer: producer.close(),
 }
 

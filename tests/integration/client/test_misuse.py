@@ -63,7 +63,7 @@ async def test_a_queue_is_the_topics_with_its_namespace_or_without() -> None:
         names.routes["tenant%T"] = {"a": broker.address}
         config = ClientConfig(namespace="tenant", namesrv=names.address)
         async with Producer("g", client=config) as producer:
-            queue = (await producer.fetch_publish_queues("T"))[0]
+            queue = (await producer.fetch_publish_message_queues("T"))[0]
             assert queue.topic == "T"
             await producer.send(MESSAGE, queue=queue)
             await producer.send(MESSAGE, queue=MessageQueue("tenant%T", "a", 0))

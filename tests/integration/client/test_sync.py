@@ -57,7 +57,7 @@ def test_blocking_code_sends_and_reads(producer: Producer) -> None:
         assert consumer.search_offset(queue, 0) == 0
         consumer.commit(queue, 1)
         assert consumer.committed(queue) == 1
-        assert consumer.fetch_queues("Sync") == producer.fetch_publish_queues("Sync")
+        assert consumer.fetch_queues("Sync") == producer.fetch_publish_message_queues("Sync")
         assert "Sync" in consumer.fetch_topics()
         assert consumer.view_message(results[0].offset_message_id).body == b"0"
         assert consumer.health().ok

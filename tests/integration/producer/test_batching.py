@@ -316,7 +316,7 @@ async def test_a_connection_that_ends_before_the_first_batch_was_written() -> No
         names.routes["T"] = {"a": broker.address}
         config = ProducerConfig(batch=BatchConfig(linger_ms=1))  # makes the first request a batch
         async with Producer("g", names.address, config=config) as producer:
-            await producer.fetch_publish_queues("T")
+            await producer.fetch_publish_message_queues("T")
             client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
             client.connections.opened = cut(1, broker.address)
             for _ in range(2):

@@ -138,7 +138,7 @@ async def test_a_new_topic_gets_four_queues_that_take_turns(
     results = [await producer.send(Message("Fresh", b"x")) for _ in range(8)]
     assert sorted(result.queue.queue_id for result in results) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert len(await consumer.fetch_queues("Fresh")) == 4
-    assert await producer.fetch_publish_queues("Fresh") == await consumer.fetch_queues("Fresh")
+    assert await producer.fetch_publish_message_queues("Fresh") == await consumer.fetch_queues("Fresh")
 
 
 async def test_a_given_queue_keeps_the_order(producer: Producer, consumer: PullConsumer) -> None:

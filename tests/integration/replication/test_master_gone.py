@@ -52,7 +52,7 @@ async def test_requests_that_succeed_wait_or_fail_without_a_master(tmp_path: Pat
         await producer.create_topic("Only", 1)
         await brokers.start("other", brokerName="other", **SETTINGS)
         await producer.create_topic("Both", 1)
-        queues = await producer.fetch_publish_queues("Both")
+        queues = await producer.fetch_publish_message_queues("Both")
         assert {queue.broker_name for queue in queues} == {"pair", "other"}
         await until(lambda: slave.topics.get("Both") is not None)
 

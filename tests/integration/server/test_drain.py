@@ -246,7 +246,7 @@ async def test_a_draining_broker_is_hidden_and_serves(tmp_path: Path) -> None:
     """A producer with an old route would get errors, or the next registration make the broker writable."""
     async with brokers(tmp_path, "a", "b") as (namesrv, (place, _)):
         async with Producer("g", namesrv) as producer:
-            queue = next(q for q in await producer.fetch_publish_queues("T") if q.broker_name == "a")
+            queue = next(q for q in await producer.fetch_publish_message_queues("T") if q.broker_name == "a")
             assert place.process is not None
             place.process.send_signal(DRAIN_SIGNAL)
             async with asyncio.timeout(LIMIT_S):

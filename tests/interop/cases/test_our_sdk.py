@@ -248,7 +248,7 @@ async def test_new_topic_has_four_queues(servers: Cluster) -> None:
         results = [await sender.send(Message(topic, b"%d" % n)) for n in range(40)]
         assert {result.queue.queue_id for result in results} == {0, 1, 2, 3}
         await known(servers, topic, 40)
-        assert len(await sender.fetch_publish_queues(topic)) == 4
+        assert len(await sender.fetch_publish_message_queues(topic)) == 4
         listed = await reader.fetch_topics()
         assert topic in listed
         assert {servers.broker.name, "InteropCluster", "TBW102", "SELF_TEST_TOPIC"}.isdisjoint(listed)

@@ -162,7 +162,9 @@ async def test_a_drain_waits_for_producers_and_slaves() -> None:
         Producer("p", cluster.namesrv_address, client=stale) as producer,
     ):
         await admin.create_topic("T", 1)
-        (queue,) = [q for q in await producer.fetch_publish_queues("T") if q.broker_name == "broker-a"]
+        (queue,) = [
+            q for q in await producer.fetch_publish_message_queues("T") if q.broker_name == "broker-a"
+        ]
         await admin.topics.create("Both", 1)
         plan = await admin.brokers.plan_drain("broker-a")
         assert (plan.cluster, plan.topics, plan.unmovable_topics) == ("DefaultCluster", ("Both", "T"), ())
