@@ -1,8 +1,11 @@
-"""Logging with structured fields: a formatter that writes each line as one JSON object.
+"""Formatters for log lines: as one JSON object with structured fields, or as plain text.
 
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(handlers=[handler])
+
+Names, client ids and errors in a line may come from another program. Both formatters escape control
+characters, so that such a text cannot look like further lines, or control a terminal.
 
 The fields come from the arguments of a log call. A queue adds topic, broker and queueId. A message also adds
 msgId and offset. An error adds its class and the response code of the broker. Other fields come from `extra`.
@@ -19,8 +22,9 @@ from typing import Any, Final
 from rocketpy.errors import BrokerError
 from rocketpy.message.message import Message, MessageExt
 from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.runtime.text import escape_json, printable
 
-__all__ = ["JsonFormatter", "fields_of"]
+__all__ = ["JsonFormatter", "LineFormatter", "fields_of"]
 
 _STANDARD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """Attributes of every log record; all others come from `extra`."""
@@ -44,7 +48,23 @@ class JsonFormatter(logging.Formatter):
             line.setdefault(name, value)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return escape_json(json.dumps(line, ensure_ascii=False, default=str))
+
+
+class LineFormatter(logging.Formatter):
+    """Formats a record as one line of text, with control characters escaped.
+
+    Takes the arguments of `logging.Formatter`. The lines of a traceback follow, indented by four spaces.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as in logging
+        """Return the line without the traceback."""
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - as in logging
+        """Return the traceback, with each line indented."""
+        lines = super().formatException(ei).split("\n")
+        return "\n".join(f"    {printable(line)}" for line in lines)
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:

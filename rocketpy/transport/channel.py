@@ -183,6 +183,11 @@ class Channel(StreamProtocol):
         """Number of sent requests without a response."""
         return self._connection.in_flight
 
+    @property
+    def has_received(self) -> bool:
+        """Whether the peer has sent anything."""
+        return self.last_received != self._opened
+
     def certificate_names(self) -> frozenset[str]:
         """Return the names in the verified certificate of the peer; empty without one."""
         return frozenset() if self._transport is None else certificate_names(self._transport)
@@ -380,7 +385,7 @@ class Channel(StreamProtocol):
         self._is_ending = False
         error = self._error or exc
         hint = ""
-        if not self._served and self.last_received == self._opened and self._error is None:
+        if not self._served and not self.has_received and self._error is None:
             hint = ending_hint(self._transport)
         self._transport = None
         self.memory.release()

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from rocketpy._version import __version__
 from rocketpy.errors import ConfigInvalid, RocketError
-from rocketpy.logs import JsonFormatter
+from rocketpy.logs import JsonFormatter, LineFormatter
 from rocketpy.protocol.java import trim
 from rocketpy.runtime.tasks import joined
 from rocketpy.transport import Address, StreamProtocol, listen_raw
@@ -77,7 +77,7 @@ def _set_up_logging(level: str, form: str) -> None:
     if form == "json":
         handler.setFormatter(JsonFormatter())
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 

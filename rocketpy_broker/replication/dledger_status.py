@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from rocketpy.errors import RocketError
+from rocketpy.errors import ConnectionLost, RocketError
 from rocketpy.transport import Address, ChannelOptions, ClientOnlyEndpoint, connect
 from rocketpy_broker.replication.dledger.authentication import authenticate
 from rocketpy_broker.replication.dledger.core.messages import (
@@ -116,6 +116,11 @@ async def _query_peer(
             response = read_response(await channel.request(request, _TIMEOUT_MS), RaftRequestCode.METADATA)
         finally:
             channel.close()
+    except ConnectionLost as error:
+        hint = (
+            "" if key[0] else ", as a group with dLegerSecret does; give the broker's configuration with -c"
+        )
+        return replace(report, problem=f"{error}{hint}")
     except RocketError as error:
         return replace(report, problem=str(error))
     if response.code != RaftResponseCode.SUCCESS or not isinstance(response, MetadataResponse):

@@ -185,31 +185,33 @@ class PeerAuthenticator:
 
     def _reject(self, channel: Channel, reason: str) -> None:
         text = "closing the connection from %s to the port of peer %s: %s"
-        self._log.warning(
-            f"{channel.remote_host} {reason}", text, channel.remote_address, self._settings.self_id, reason
-        )
+        self._log.warning(channel.remote_host, text, channel.remote_address, self._settings.self_id, reason)
         self.closed(channel)
         # Close it later: the response to the current request must be written first.
         self._tasks.call_soon(channel.close)
 
-    def handshake(self, channel: Channel, request: Command) -> Command | None:
-        """Return the response to a handshake request; None if the connection has authenticated before.
+    def is_authenticated(self, channel: Channel) -> bool:
+        """Whether the peer at a connection has proved that it belongs to the group."""
+        return channel in self._authenticated
 
-        On a connection that has not, any other request, or a wrong proof, closes the connection.
+    def handshake(self, channel: Channel, request: Command) -> Command | None:
+        """Return the response to a request on a connection that has not authenticated.
+
+        A wrong proof closes the connection. Any other request than the next one of the handshake also closes
+        it, and gets no response.
         """
-        if channel in self._authenticated:
+        if channel not in self._pending:
+            return None
+        is_proof = channel in self._contexts
+        if request.code != (HandshakeCode.PROVE if is_proof else HandshakeCode.HELLO):
+            self._reject(
+                channel,
+                f"request {request.code} without the handshake that dLegerSecret requires, which RocketMQ's "
+                "peers do not know",
+            )
             return None
         try:
-            if channel not in self._pending:
-                raise PeerRefused("the connection is being closed")
-            if request.code == HandshakeCode.HELLO and channel not in self._contexts:
-                return self._on_hello(channel, request)
-            if request.code == HandshakeCode.PROVE and channel in self._contexts:
-                return self._on_proof(channel, request)
-            raise PeerRefused(
-                f"request {request.code} without the handshake that dLegerSecret requires, which RocketMQ's "
-                "peers do not know"
-            )
+            return self._on_proof(channel, request) if is_proof else self._on_hello(channel, request)
         except RocketError as error:
             self._reject(channel, str(error))
             return request.reply(ResponseCode.NO_PERMISSION, remark=str(error))

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from rocketpy.errors import RequestTimeout, RocketError
+from rocketpy.errors import ConnectionLost, RequestTimeout, RocketError
 from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
@@ -29,6 +29,7 @@ from rocketpy_broker.replication.dledger.core.messages import (
 
 log = logging.getLogger("rocketpy.broker.dledger")
 _invalid_responses: Final = RateLimitedLog(log)
+_unanswered: Final = RateLimitedLog(log)
 
 REQUEST_TIMEOUT_MS: Final = 3000
 _RETRY_S: Final = 0.2
@@ -186,6 +187,9 @@ class _ResponseWaiter:
 
     def set_exception(self, exception: RocketError, /) -> None:
         log.debug("no response to a request with code %d: %s", self._code, exception)
+        if isinstance(exception, ConnectionLost) and not self._channel.has_received:
+            text = "%s before any response; if that peer has dLegerSecret, this one needs the same secret"
+            _unanswered.warning(self._channel.remote_address, text, exception)
         if isinstance(exception, RequestTimeout) and self._channel.last_received == self._last_received:
             self._channel.abort()
         self._on_response(self._number, None)
@@ -219,8 +223,8 @@ class RaftEndpoint:
     def handle(self, channel: Channel, request: Command) -> Command | None:
         """Pass a request to the node; see `Endpoint`. The channel responds SYSTEM_ERROR to an invalid one."""
         authenticator = self._authenticator
-        if authenticator is not None and (response := authenticator.handshake(channel, request)) is not None:
-            return response
+        if authenticator is not None and not authenticator.is_authenticated(channel):
+            return authenticator.handshake(channel, request)
         message = read_request(request)
         if authenticator is not None:
             authenticator.check(channel, message)

@@ -141,7 +141,7 @@ class HaServer:
         self._unjoined.discard(slave)
         self._slaves.add(slave)
         self.connected.add(session, address)
-        log.info("HA slave at %s has joined", address)
+        self.limited_log.info(f"joined {address.rpartition(':')[0]}", "HA slave at %s has joined", address)
         return True
 
     def session_closed(self, slave: _SlaveConnection, session: MasterSession) -> None:
@@ -170,7 +170,7 @@ class _SlaveConnection(StreamProtocol):
         if self._server.rejects_certificate(names):
             shown = ", ".join(sorted(names)) or "no name"
             text = "rejecting HA connection from %s: its certificate has %s, which is not in replicaCertNames"
-            self._server.limited_log.warning(shown, text, self._address, shown)
+            self._server.limited_log.warning(f"certificate {self._host}", text, self._address, shown)
             self.abort()
             return
         self._session = self._server.open_session(self, self._host)
@@ -211,10 +211,15 @@ class _SlaveConnection(StreamProtocol):
         self._next_poll = None
         self.poll()
 
-    def close(self, reason: str) -> None:
-        """Close the connection, and abort it after `_CLOSE_WAIT_S` in case the slave does not read."""
+    def close(self, reason: str, *, is_fault: bool = False) -> None:
+        """Close the connection, and abort it after `_CLOSE_WAIT_S` in case the slave does not read.
+
+        is_fault: whether the slave is the reason; then it is a warning. The log is limited for each host,
+        because the reason contains numbers from the peer.
+        """
         if self._transport is not None and self._abort_timer is None:
-            log.info("HA connection from %s is closed: %s", self._address, reason)
+            write = self._server.limited_log.warning if is_fault else self._server.limited_log.info
+            write(f"{self._host} {is_fault}", "HA connection from %s is closed: %s", self._address, reason)
             self._transport.close()
             self._abort_timer = self._server.tasks.call_later(_CLOSE_WAIT_S, self._transport.abort)
 
@@ -224,12 +229,7 @@ class _SlaveConnection(StreamProtocol):
         is_acked = False
         effects = self._session.step(event, _now_ms())
         if self._session.is_copying and not self._server.session_joined(self, self._session, self._address):
-            log.warning(
-                "HA slave at %s is rejected: %d slaves have joined, which is the limit",
-                self._address,
-                _SLAVES_MAX,
-            )
-            self.close("too many slaves")
+            self.close(f"{_SLAVES_MAX} slaves have joined, which is the limit", is_fault=True)
             return
         for effect in effects:
             match effect:
@@ -238,9 +238,7 @@ class _SlaveConnection(StreamProtocol):
                 case AckReceived():
                     is_acked = True
                 case Close(reason):
-                    text = "HA connection from %s: %s"
-                    self._server.limited_log.warning(f"{self._host} {reason}", text, self._address, reason)
-                    self.close(reason)
+                    self.close(reason, is_fault=True)
         if is_acked:
             self._server.on_ack()
 

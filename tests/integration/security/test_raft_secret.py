@@ -80,17 +80,21 @@ async def test_a_group_with_a_secret_replicates(running: Group) -> None:
     ],
     ids=lambda message: type(message).__name__,
 )
-async def test_a_stranger_learns_and_changes_nothing(running: Group, message: RaftMessage) -> None:
-    """Each client that reaches the port could read every message, or depose the leader with a newer term."""
+async def test_a_stranger_learns_and_changes_nothing(
+    running: Group, message: RaftMessage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each client that reaches the port could read every message, or depose the leader with a newer term.
+
+    An answer would tell a stranger that a DLedger group is there.
+    """
     _, peer = await running.leader()
     await running.append(peer, b"a")
     message.group, message.remote_id = "g", "n1"
+    caplog.clear()
     async with await RawClient.open(port(running)) as client:
-        response = await ask(client, to_request(message))
-        assert response.code == ResponseCode.NO_PERMISSION
-        assert "dLegerSecret" in str(response.remark)
-        assert not response.body
-        assert await is_closed(client)
+        client.writer.write(encode_command(to_request(message)))
+        assert await client.reader.read() == b""
+    assert "without the handshake that dLegerSecret requires" in caplog.text
     assert peer.state.term < TERM
     assert (await running.leader())[1] is peer
 
@@ -102,9 +106,8 @@ async def test_a_stranger_learns_and_changes_nothing(running: Group, message: Ra
         (hello(callee="n2"), "wants peer 'n2'"),
         (hello(caller="n9"), "not a peer of this group"),
         (Command.request(HandshakeCode.HELLO), "without group"),
-        (Command.request(HandshakeCode.PROVE), "without the handshake"),
     ],
-    ids=["group", "callee", "caller", "nothing", "proof first"],
+    ids=["group", "callee", "caller", "nothing"],
 )
 async def test_a_handshake_for_another_peer_is_rejected(running: Group, said: Command, reason: str) -> None:
     """A peer of another group with the same secret would vote in this one."""
@@ -113,6 +116,23 @@ async def test_a_handshake_for_another_peer_is_rejected(running: Group, said: Co
         assert response.code == ResponseCode.NO_PERMISSION
         assert reason in str(response.remark)
         assert await is_closed(client)
+
+
+async def test_a_proof_without_a_context_gets_no_response(running: Group) -> None:
+    """A stranger could tell this port from others by its answer."""
+    async with await RawClient.open(port(running)) as client:
+        client.writer.write(encode_command(Command.request(HandshakeCode.PROVE)))
+        assert await client.reader.read() == b""
+
+
+async def test_rejections_of_a_host_are_limited(running: Group, caplog: pytest.LogCaptureFixture) -> None:
+    """A host could fill the log, with another request code each time."""
+    for code in range(52100, 52130):
+        async with await RawClient.open(port(running)) as client:
+            client.writer.write(encode_command(Command.request(code)))
+            assert await is_closed(client)
+    lines = [record for record in caplog.records if "closing the connection" in record.getMessage()]
+    assert len(lines) == 1
 
 
 async def proven(client: RawClient, side: str = "caller", key: str = KNOWN) -> tuple[Command, Command]:

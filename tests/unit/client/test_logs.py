@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import tracemalloc
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from rocketpy import Message, MessageQueue, Outcome
 from rocketpy.errors import BrokerError, Retry
-from rocketpy.logs import JsonFormatter
+from rocketpy.logs import JsonFormatter, LineFormatter
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 
 QUEUE = MessageQueue("Orders", "broker-a", 3)
@@ -57,6 +58,25 @@ def test_no_body_is_written() -> None:
     assert "secret" not in found
 
 
+@pytest.mark.parametrize(
+    "form", [LineFormatter("%(levelname)s %(message)s"), JsonFormatter()], ids=["text", "json"]
+)
+def test_a_name_cannot_look_like_another_line(form: logging.Formatter) -> None:
+    """A client whose id has a newline could forge lines, and one with an escape sequence clear a terminal."""
+    forged = "a\nERROR all data is lost\r\x1b[2J\x9b31m\u202e\u2028b"
+    try:
+        {}[type("Forged", (), {"__repr__": lambda _: forged})()]
+    except KeyError:
+        failure = sys.exc_info()
+    record = logging.makeLogRecord(
+        {"msg": "client %s", "args": (forged,), "exc_info": failure, "levelname": "INFO"}
+    )
+    found = form.format(record)
+    assert all(char.isprintable() for char in found.replace("\n", ""))
+    assert not any(line.startswith("ERROR") for line in found.splitlines())
+    assert "all data is lost" in found
+
+
 def test_a_repeated_error_is_one_line_in_a_while(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,14 +96,37 @@ def test_a_repeated_error_is_one_line_in_a_while(
     ]
 
 
-def test_the_memory_for_repeated_errors_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_memory_for_repeated_errors_is_bounded() -> None:
     """Errors whose texts always differ would use more and more memory."""
-    repeated = RateLimitedLog(logging.getLogger("rocketpy.test"))
+    quiet = logging.getLogger("rocketpy.quiet")
+    quiet.disabled = True
+    repeated = RateLimitedLog(quiet, interval_s=0)
+    tracemalloc.start()
+    for number in range(20_000):
+        repeated.warning(f"{number} {'long' * 50}", "error")
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 500_000
+
+
+def test_keys_of_peers_do_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that names another group in each heartbeat could fill the disk with warnings."""
+    now = 1000.0
+    monkeypatch.setattr("rocketpy.runtime.rate_limited_log.time.monotonic", lambda: now)
+    repeated = RateLimitedLog(logging.getLogger("rocketpy.test"), interval_s=10)
     for number in range(1000):
-        repeated.warning(str(number), "error %d", number)
-    repeated.warning("999", "again")
-    repeated.warning("0", "forgotten, so told again")
-    assert len(caplog.records) == 1001
+        repeated.warning(f"group {number}", "group %s is wrong", "long" * 1_000_000)
+    assert len(caplog.records) == 64
+    assert max(len(record.getMessage()) for record in caplog.records) < 3000
+    caplog.clear()
+    now += 10
+    repeated.warning("other", "something else")
+    assert [record.getMessage() for record in caplog.records] == [
+        "936 lines were suppressed: more than 64 in a short time",
+        "something else",
+    ]
 
 
 def test_long_texts_of_peers_are_not_remembered(caplog: pytest.LogCaptureFixture) -> None:

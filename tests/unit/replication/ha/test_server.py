@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 import weakref
 from collections.abc import AsyncIterator
@@ -162,3 +163,15 @@ async def test_a_slave_that_hangs_is_let_go(monkeypatch: pytest.MonkeyPatch) -> 
         await until(lambda: bool(connected.states(source.max_offset)))
         await until(lambda: not connected.states(source.max_offset))
     await server.close()
+
+
+async def test_warnings_about_one_host_are_limited(caplog: pytest.LogCaptureFixture) -> None:
+    """A slave that always reports another wrong offset could fill the disk of its master with warnings."""
+    caplog.set_level(logging.INFO)
+    async with served(HaSettings()) as (_, address):
+        for offset in range(1000, 1030):
+            with socket.create_connection((address.host, address.port)) as stranger:
+                stranger.sendall(REPORT.pack(offset))
+                assert await is_ended(stranger)
+    lines = [record.getMessage() for record in caplog.records if "HA connection" in record.getMessage()]
+    assert len(lines) == 1
