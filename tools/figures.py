@@ -1,4 +1,4 @@
-"""Measures the size and structure of the code, and compares the figures with limits.
+"""Measures the code, and compares some figures with limits.
 
     python -m tools.figures            prints the figures
     python -m tools.figures --check    also fails if one exceeds its limit
@@ -16,14 +16,6 @@ from typing import Final, NamedTuple
 
 from tools.import_map import ROOT, SOURCES
 
-ENTRIES_MAX: Final = 16
-LINES_MIN: Final = 40
-NOT_COUNTED: Final = frozenset({"__init__.py", "__main__.py", "_version.py", "py.typed", "__pycache__"})
-# Module with fewer lines than LINES_MIN -> why it is a module of its own.
-SMALL: Final[Mapping[str, str]] = {
-    "rocketpy/runtime/pickling.py": "config, results and transport use it; none of them may import another",
-    "integrations/pytest/pytest_rocketpy/for_asyncio.py": "imports pytest-asyncio, which others may lack",
-}
 TASK_OWNER: Final = "rocketpy/runtime/tasks.py"
 TASK_STARTERS: Final = frozenset({"create_task", "ensure_future", "TaskGroup"})
 _DEFINITIONS: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -34,12 +26,6 @@ class Figures(NamedTuple):
 
     code: Mapping[str, int]
     """Lines of code by top-level folder."""
-    wide: Mapping[str, int]
-    """Folders with more entries than ENTRIES_MAX, and their numbers of entries."""
-    widest: int
-    """Maximum number of entries in a folder."""
-    small: list[str]
-    """Modules with fewer than LINES_MIN lines that SMALL does not name."""
     unexplained: list[str]
     """Broad excepts without a comment that gives the reason."""
     broad: int
@@ -55,15 +41,13 @@ class Figures(NamedTuple):
 def measure() -> Figures:
     """Read all sources and return their figures."""
     code: dict[str, int] = {"tests": _code_below(ROOT / "tests")}
-    small, unexplained, raw = [], [], []
+    unexplained, raw = [], []
     broad = 0
     for package, folder in SOURCES.items():
         code[package] = _code_below(folder)
         for path in sorted(folder.rglob("*.py")):
             name, text = str(path.relative_to(ROOT)), path.read_text("utf-8")
             tree = ast.parse(text)
-            if text.count("\n") < LINES_MIN and path.name not in NOT_COUNTED and name not in SMALL:
-                small.append(name)
             lines = text.splitlines()
             for line in _broad_excepts(tree):
                 broad += 1
@@ -71,13 +55,9 @@ def measure() -> Figures:
                     unexplained.append(f"{name}:{line}")
             if name != TASK_OWNER:
                 raw += [f"{name}:{line}" for line in raw_tasks(tree)]
-    entries = {str(folder.relative_to(ROOT)): count for folder, count in _entries()}
     undocumented, public = _docstrings()
     return Figures(
         code=code,
-        wide={folder: count for folder, count in entries.items() if count > ENTRIES_MAX},
-        widest=max(entries.values()),
-        small=small,
         unexplained=unexplained,
         broad=broad,
         raw_tasks=raw,
@@ -111,14 +91,6 @@ def code_lines(text: str) -> int:
 
 def _code_below(folder: Path) -> int:
     return sum(code_lines(path.read_text("utf-8")) for path in folder.rglob("*.py"))
-
-
-def _entries() -> Iterator[tuple[Path, int]]:
-    for source in SOURCES.values():
-        folders = {path.parent for path in source.rglob("*.py")}
-        for folder in sorted(folders):
-            names = [path for path in folder.iterdir() if path.name not in NOT_COUNTED]
-            yield folder, sum(path.suffix == ".py" or path in folders for path in names)
 
 
 def _broad_excepts(tree: ast.AST) -> Iterator[int]:
@@ -214,14 +186,11 @@ def main(arguments: list[str]) -> int:
     found = measure()
     product = sum(count for package, count in found.code.items() if package != "tests")
     print(f"lines of code: {product} of the product, {found.code['tests']} of tests")
-    print(f"entries in a folder: {found.widest} at most; limit {ENTRIES_MAX}")
-    print(f"modules under {LINES_MIN} lines: {len(found.small)} besides {len(SMALL)} with a reason; limit 0")
     print(f"broad excepts: {found.broad}, {len(found.unexplained)} without a reason; limit 0")
     print(f"tasks outside of {TASK_OWNER}: {len(found.raw_tasks)}; limit 0")
     documented = found.public - len(found.undocumented)
     print(f"public docstrings: {documented} of {found.public}; limit all")
-    beyond = [*(f"{folder}: {count} entries" for folder, count in found.wide.items())]
-    beyond += [*found.small, *found.unexplained, *found.raw_tasks, *found.undocumented]
+    beyond = [*found.unexplained, *found.raw_tasks, *found.undocumented]
     if arguments and beyond:
         print("\n".join(["these exceed a limit:", *beyond]))
     return 1 if arguments and beyond else 0
