@@ -1,6 +1,7 @@
 """Tests the wheel in a separate environment, with one extra after the other.
 
-Only the extras for users of the package are tested here; those for its development belong to the Makefile.
+Everything is installed without a compiler on the PATH, as on a server or in a slim image. Only the extras for
+users of the package are tested here; those for its development belong to the Makefile.
 """
 
 from __future__ import annotations
@@ -49,19 +50,27 @@ class CleanEnvironment:
         subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
 
     def install(self, extra: str) -> None:
-        """Install an extra, in addition to earlier ones; "none" installs the wheel alone."""
+        """Install an extra, in addition to earlier ones; "none" installs the wheel alone.
+
+        No compiler is on the PATH, and no wheel of crcmod that was compiled before is used.
+        """
         wanted = str(self._wheel) if extra == "none" else f"rocketpy-mq[{extra}]"
+        built = ("--no-binary", "crcmod", "--no-cache-dir") if extra == "none" else ()
         self.run(
-            "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+            "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *built,
             "--find-links", str(self._wheel.parent), "--constraint", str(self._versions), wanted,
+            path=str(self._bin),
         )  # fmt: skip
 
-    def run(self, *command: str, status: int = 0) -> str:
-        """Run a command in the folder `work`; return its output. Raises PackageError for another status."""
+    def run(self, *command: str, status: int = 0, path: str | None = None) -> str:
+        """Run a command in the folder `work`; return its output. Raises PackageError for another status.
+
+        path: the PATH of the command. None: this environment's programs, then those of the caller.
+        """
         done = subprocess.run(
             [str(self._bin / command[0]), *command[1:]],
-            cwd=self.work, env=self._variables, text=True, check=False, timeout=_TIMEOUT_S,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            cwd=self.work, env=self._variables | ({"PATH": path} if path else {}), text=True, check=False,
+            timeout=_TIMEOUT_S, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         ensure(
             done.returncode == status,
@@ -110,7 +119,8 @@ _SEND: Final = """
 import sys
 from rocketpy import ClientConfig, CompressionConfig, Message, ProducerConfig
 from rocketpy.sync import Producer, PullConsumer
-config = ProducerConfig(compression=CompressionConfig(type=sys.argv[2], above_bytes=100))
+compression = CompressionConfig(type=sys.argv[2], above_bytes=100)
+config = ProducerConfig(compression=compression, body_checksum="crc-32c")
 with Producer("g", sys.argv[1], config=config) as producer, PullConsumer("c", sys.argv[1]) as consumer:
     sent = producer.send(Message("Packages", b"x" * 10_000))
     [found] = consumer.pull(sent.queue, sent.queue_offset).messages
@@ -133,9 +143,18 @@ print(sum(name.startswith("rocketpy") for name in sys.modules))
 """
 
 
+_WITHOUT_COMPILER: Final = """
+import sys, crcmod
+import msgpack, msgspec, yaml
+assert "crcmod._crcfunpy" in sys.modules, "crcmod was compiled, so a compiler was found"
+"""
+
+
 def check_none(environment: CleanEnvironment) -> str:
     """Everything can be imported, servers run, and a command without its extra says which one it needs."""
+    environment.python(_WITHOUT_COMPILER)
     modules = environment.python(_ALONE).strip()
+    ensure("SEND_OK" in environment.python(_SEND, "embedded:", "zlib"), "embedded: stored no message")
     version = environment.run("rocketpy-broker", "--version").strip()
     for command in ("rocketpy",), ("python", "-m", "rocketpy"):
         refused = environment.run(*command, "--help", status=2)
