@@ -69,7 +69,7 @@ frameworks: $(VENV)/.ready-frameworks ## the guides to FastAPI, Django, Flask, o
 	@$(PY) -m pytest -n auto --dist worksteal -m frameworks tests/frameworks $(ARGS)
 
 compatibility: $(VENV)/.ready-test ## this version and an earlier one together: clients, servers, stores, replicas (a quarter of an hour; ARGS="--old COMMIT")
-	@$(PY) -m tests.compatibility.running_peers $(ARGS)
+	@$(PY) -m tools.compatibility.running_peers $(ARGS)
 
 check: $(VENV)/.ready-check ## formatting, lint, types, and the documentation built strictly
 	$(PY) -m ruff format --check .
@@ -114,7 +114,7 @@ mutants: $(VENV)/.ready-mutants ## whether tests notice small changes: ARGS="sto
 	@nice -n 10 $(PY) -m tools.mutants $(ARGS)
 
 bench: $(VENV)/.ready-bench ## speed beside the real RocketMQ 4.6.0 (needs Maven and a JDK)
-	@$(PY) -m tests.bench.run $(ARGS)
+	@$(PY) -m tools.bench.run $(ARGS)
 
 spark: $(VENV)/.ready-spark ## the Spark sink and source in real Spark sessions, against our broker
 	@$(PY) -m pytest -m spark tests/spark $(ARGS)
@@ -137,7 +137,7 @@ spark41: $(SPARK)41/.ready ## the Spark sink and source in Spark 4.1
 spark-versions: spark35 spark40 spark41 spark ## all of these, and the newest Spark
 
 spark-rows: $(VENV)/.ready-spark ## long rows through the Spark sink: each stored once, a worker's memory (ARGS="--large 60": fewer)
-	@$(PY) -m tests.bench.spark_rows $(ARGS)
+	@$(PY) -m tools.bench.spark_rows $(ARGS)
 
 spark-kills: $(VENV)/.ready-spark ## a Spark pipeline whose broker, name server and driver are killed in turn (30 minutes; can be continued)
 	@$(PY) -m tests.spark.kills $(ARGS)
@@ -146,13 +146,13 @@ spark-demo: $(VENV)/.ready-spark ## events from JSON files through RocketMQ and 
 	@$(PY) -m examples.spark_pipeline $(ARGS)
 
 soak: $(VENV)/.ready-bench ## a long run: a broker killed and restarted under load, memory watched, every message accounted for
-	@$(PY) -m tests.soak $(ARGS)
+	@$(PY) -m tools.soak $(ARGS)
 
 attack: $(VENV)/.ready-test ## 100,000 hostile connections while good clients work (half an hour; two idle cores; ARGS="--connections 5000")
-	@$(PY) -m tests.attack $(ARGS)
+	@$(PY) -m tools.attack $(ARGS)
 
 faults: $(VENV)/.ready-bench ## name servers and brokers killed and restarted in turn under load (ARGS="--make java": RocketMQ's)
-	@$(PY) -m tests.soak.faults $(ARGS)
+	@$(PY) -m tools.soak.faults $(ARGS)
 
 lock: $(TOOLS)/.ready ## write requirements.lock for what pyproject.toml allows; ARGS=--upgrade takes the newest versions
 	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' | \

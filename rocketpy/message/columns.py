@@ -29,7 +29,7 @@ class MessageColumns(Sequence[Message]):
 
     Immutable, and a sequence whose elements are `Message` objects that are created on access. The messages
     have no delay and `wait_store`. The columns must not be changed afterwards. For the speed see
-    `tests/bench/codecs.py`.
+    `tools/bench/codecs.py`.
 
     Args:
         topic: The topic of all messages.

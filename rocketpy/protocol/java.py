@@ -44,7 +44,7 @@ def string_hash(text: str) -> int:
 
 
 def string_hashes(texts: Collection[str]) -> set[int]:
-    """Return `string_hash` of many strings. 64 strings take 40 % of the time (tests/bench/codecs.py).
+    """Return `string_hash` of many strings. 64 strings take 40 % of the time (tools/bench/codecs.py).
 
     The strings of one length are hashed together. A lane of 40 bits in one large number holds the hash of
     each string, and each step adds the next character of all strings.
@@ -89,7 +89,7 @@ def utf16_units(text: str) -> tuple[int, ...]:
 def hash_polynomial(units: bytes | tuple[int, ...]) -> int:
     """Return a number whose lowest 32 bits are the hash of ASCII characters, or of UTF-16 units.
 
-    Up to 32 ASCII characters take half the time of a sum (tests/bench/codecs.py). The bytes are lanes of one
+    Up to 32 ASCII characters take half the time of a sum (tools/bench/codecs.py). The bytes are lanes of one
     number, and each step joins two neighbours to a lane of twice the width. `high * 2**width + low` minus
     `high * (2**width - 31**count)` is `high * 31**count + low`, where `low` has `count` characters.
     """

@@ -166,7 +166,7 @@ def joined(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
 def run_in_context(context: contextvars.Context, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
     """Await `work` in the current task, with `context` instead of the context of the task.
 
-    A task for each call of a handler would cost more than most calls (tests.bench.push).
+    A task for each call of a handler would cost more than most calls (tools.bench.push).
     """
     step: Callable[[Any], Any] = work.send
     argument: Any = None

@@ -27,9 +27,9 @@ from tests.interop.cluster import Make, stopping
 from tests.interop.java_peer import JavaPeer
 from tests.interop.ledger_group import LedgerGroup
 from tests.interop.processes import OurNameServer
-from tests.soak.faults import read_back
-from tests.soak.group_load import GroupLoad
-from tests.soak.load import TOPIC
+from tools.soak.faults import read_back
+from tools.soak.group_load import GroupLoad
+from tools.soak.load import TOPIC
 
 REFERENCE: Mapping[str, object] = {}
 """Timings of DLedger 0.1: a heartbeat every 2 s, an election after three missed ones."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench.charts import IMAGES, charts, draw
+from tools.bench.charts import IMAGES, charts, draw
 from tools.import_map import ROOT
 
 

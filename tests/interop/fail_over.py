@@ -18,8 +18,8 @@ from rocketpy.protocol.bodies import ConsumerOffsetSerializeWrapper, Subscriptio
 from rocketpy.protocol.codes import RequestCode
 from tests.interop import probe
 from tests.interop.ledger_group import LedgerGroup
-from tests.soak.bodies import body_of
-from tests.soak.group_load import GroupLoad
+from tools.soak.bodies import body_of
+from tools.soak.group_load import GroupLoad
 
 _QUEUES: Final = 4
 _MESSAGES: Final = 20

@@ -119,7 +119,8 @@ def test_cited_quirks_exist() -> None:
     known = {
         int(number) for number in re.findall(r"^(\d+)\. ", _read("tests/golden/QUIRKS.md"), re.MULTILINE)
     }
-    sources = [path for folder in (*SOURCES.values(), ROOT / "tests") for path in folder.rglob("*.py")]
+    folders = (*SOURCES.values(), ROOT / "tests", ROOT / "tools")
+    sources = [path for folder in folders for path in folder.rglob("*.py")]
     cited = {number for path in sources for number in _quirks_cited(path)}
     assert len(cited) > 40
     assert cited <= known

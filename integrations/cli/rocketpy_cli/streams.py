@@ -65,7 +65,7 @@ class Output:
 
     What can be written without blocking is written immediately: to a pipe as much as fits, to a file all.
     The thread writes the rest, and all data for terminals and sockets. Immediate writes reduce the CPU time
-    of `rocketpy consume --follow` by 40 % (`tests/bench/cli.py`).
+    of `rocketpy consume --follow` by 40 % (`tools/bench/cli.py`).
     """
 
     def __init__(self, descriptor: int) -> None:

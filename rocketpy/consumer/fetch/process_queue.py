@@ -4,7 +4,7 @@
     pulled --add--> cached, waiting --take--> cached --finish--> removed, or --put_back--> waiting    orderly
 
 The messages of a pull are one batch, and most batches are finished as a whole. Only a partly finished batch
-needs a dict of its messages, which costs an entry for each (tests.bench.push).
+needs a dict of its messages, which costs an entry for each (tools.bench.push).
 
 The offset to commit is that of the first cached message. If no message is cached, it is the next offset to
 pull: every message before it was handled, or did not match the subscription.

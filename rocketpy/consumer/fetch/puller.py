@@ -110,7 +110,7 @@ class PullContext:
 class _PullFields:
     """The encoded header of a queue's pulls for one subscription; three fields differ between pulls.
 
-    A new header for each pull costs 3 % of a drain (tests.bench.push). header: of any pull; `fields` replaces
+    A new header for each pull costs 3 % of a drain (tools.bench.push). header: of any pull; `fields` replaces
     the three fields.
     """
 

@@ -70,7 +70,7 @@ class HandlerAdapter:
         """Return the function to call with a message (if `takes_one`) or a batch.
 
         If `takes_one` and there are no listeners, it is the handler itself. This saves two calls a message
-        (tests.bench.push).
+        (tools.bench.push).
         """
         if not self.takes_one:
             return self

@@ -299,7 +299,7 @@ class LoopRunner(HandlerRunner):
     """Calls handlers in the event loop."""
 
     _idle: tuple[asyncio.Task[None], asyncio.Future[None]] | None = None
-    """An idle worker and the future that wakes it. A task for each pull costs 5 % more (tests.bench.push)."""
+    """An idle worker and the future that wakes it. A task for each pull costs 5 % more (tools.bench.push)."""
 
     def _start_worker(self) -> asyncio.Task[None]:
         if self._idle is not None:
@@ -356,7 +356,7 @@ class LoopRunner(HandlerRunner):
     async def _call_in_context(self, running: RunningCalls, context: Context) -> None:
         """Make calls in the current context, a copy of `context`, until one leaves a variable changed.
 
-        A copy for each call would take 7 % of the time of a message (tests.bench.push).
+        A copy for each call would take 7 % of the time of a message (tools.bench.push).
         """
         call, is_async, done = self._adapter.function(), self._adapter.is_async, running.done.append
         task = asyncio.current_task()

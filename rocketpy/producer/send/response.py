@@ -103,7 +103,7 @@ def parse_response(response: Command, queue: MessageQueue, message_id: str) -> S
 
 
 def _read_header(response: Command) -> SendMessageResponseHeader:
-    """Do what `Command.header_as` does, faster for JSON headers (`tests.bench.send_path` measures both)."""
+    """Do what `Command.header_as` does, faster for JSON headers (`tools.bench.send_path` measures both)."""
     ext = response.ext
     if type(ext) is bytes and response.header is None:
         try:

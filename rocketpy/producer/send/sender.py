@@ -131,7 +131,7 @@ class Sender:
             return
         publish_info, queue = send.publish_info, send.chosen_queue
         if self._latencies is None and send.choose is None:
-            # What `decide` says of a first attempt, in a third of the time (`tests.bench.send_path`).
+            # What `decide` says of a first attempt, in a third of the time (`tools.bench.send_path`).
             connection: PeerConnection | None = None
             if queue is not None:
                 connection = publish_info.connection(queue)

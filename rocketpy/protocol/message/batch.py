@@ -53,7 +53,7 @@ class BatchColumns(NamedTuple):
 def encode_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     """Encode the body for messages given as (flag, body, properties).
 
-    Faster than encoding each message (see `tests/bench/codecs.py`): it joins once, and packs numbers only
+    Faster than encoding each message (see `tools/bench/codecs.py`): it joins once, and packs numbers only
     when they differ from those of the previous message. Raises MessageTooLarge for more than 32,767 bytes of
     properties.
     """
@@ -83,7 +83,7 @@ def decode_batch(data: bytes) -> list[BatchMessage]:
 def split_batch_body(data: bytes) -> BatchColumns:
     """Decode a batch body to columns. Raises as `decode_batch`.
 
-    Elements of equal sizes are decoded in less than half the time; see `tests/bench/codecs.py`.
+    Elements of equal sizes are decoded in less than half the time; see `tools/bench/codecs.py`.
     """
     return _split_equal_elements(data) or _split_elements(data)
 

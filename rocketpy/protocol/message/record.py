@@ -275,7 +275,7 @@ def encode_records(
 ) -> list[bytes]:
     """Encode the consecutive records of a batch, as parts to be joined.
 
-    Faster than a call of `encode_record` for each: see `tests/bench/codecs.py`. queue_offset: of the first
+    Faster than a call of `encode_record` for each: see `tools/bench/codecs.py`. queue_offset: of the first
     record. positions, sizes: physical offset and `record_size` of each. Raises as `encode_record`.
     """
     _check_hosts(sys_flag, born_host, store_host)
@@ -371,7 +371,7 @@ def decode_packed(
 
     A record is packed if it has IPv4 hosts, an uncompressed body, and the topic of the record before it
     (`topic` for the first one). `decode` handles all others, valid or not. Faster than `decode` for each
-    record: see `tests/bench/codecs.py`.
+    record: see `tools/bench/codecs.py`.
 
     offset: where to begin. records: the list to append to; it keeps the records before a bad one. Raises as
     `decode`.
@@ -494,7 +494,7 @@ def peek(buffer: Buffer, offset: int = 0, *, check_crc: bool = False) -> RecordV
 def is_intact(record: bytes, physical_offset: int) -> bool:
     """Return whether these bytes are one whole record with that physical offset, whose body matches its CRC.
 
-    The same checks as `peek`, but nothing is decoded: see `tests/bench/codecs.py` for the difference.
+    The same checks as `peek`, but nothing is decoded: see `tools/bench/codecs.py` for the difference.
     """
     if len(record) < FIXED_BYTES:
         return False

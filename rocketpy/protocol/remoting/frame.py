@@ -52,7 +52,7 @@ PREFIX = struct.Struct(">iI")
 _LENGTH_BYTES = 4
 _PREFIX_BYTES = 8
 _HEADER_LENGTH_MASK = 0xFF_FFFF
-_new_frame = tuple.__new__  # faster than Frame(...): see tests/bench/codecs.py
+_new_frame = tuple.__new__  # faster than Frame(...): see tools/bench/codecs.py
 
 
 class Frame(NamedTuple):

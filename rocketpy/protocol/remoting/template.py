@@ -1,6 +1,6 @@
 """Frames whose headers differ in a few values only: their JSON text is made once and filled in with `%`.
 
-That takes a fifth of the time of encoding a header (`tests.bench.send_path`). The text comes from the general
+That takes a fifth of the time of encoding a header (`tools.bench.send_path`). The text comes from the general
 encoder, so both write the same bytes. A value that differs is a `msgspec.Raw` with a placeholder.
 """
 

@@ -1,7 +1,7 @@
 """A thread for the disk calls that would block the event loop.
 
 It replaces a ThreadPoolExecutor, whose two futures for each call take longer than a small flush. With one
-client, a message waits for three such calls, one after the other (tests/bench/dledger.py).
+client, a message waits for three such calls, one after the other (tools/bench/dledger.py).
 """
 
 from __future__ import annotations

@@ -432,7 +432,7 @@ class Peer:
     def _flush_inline(self, plan: FlushPlan, write: Write) -> bool:
         """Flush a single entry in the loop's thread while the disk is fast; False: nothing was flushed.
 
-        Two thread switches take longer than such a flush, as tests/bench/dledger.py shows with one client.
+        Two thread switches take longer than such a flush, as tools/bench/dledger.py shows with one client.
         Raises FlushFailed.
         """
         begin = time.monotonic()

@@ -220,7 +220,7 @@ class HaClient:
 class _MasterConnection(StreamProtocol):
     """One connection to a master. `read` returns received bytes, unless `set_receiver` set a receiver.
 
-    The receiver is called directly, without a switch to a task for each chunk (tests/bench/ha.py).
+    The receiver is called directly, without a switch to a task for each chunk (tools/bench/ha.py).
     """
 
     def __init__(self) -> None:

@@ -181,7 +181,7 @@ class IndexFile:
         slot_count = self._slot_count
         first = self.next_entry
         slot_numbers = [key_hash % slot_count for key_hash in hashes]
-        # Keys in different slots are the usual case, which takes half the time (tests.bench.store).
+        # Keys in different slots are the usual case, which takes half the time (tools.bench.store).
         if len(set(slot_numbers)) == len(slot_numbers):
             previous = list(map(slots.__getitem__, slot_numbers))
             deque(map(slots.__setitem__, slot_numbers, range(first, first + len(slot_numbers))), maxlen=0)

@@ -56,7 +56,7 @@ from rocketpy_broker.store.log.messages import (
 logger = logging.getLogger("rocketpy_broker.store.commit_log")
 
 _READ_BYTES: Final = 1024
-_new_receipt = tuple.__new__  # faster than AppendReceipt(...): see tests/bench/store_append.py
+_new_receipt = tuple.__new__  # faster than AppendReceipt(...): see tools/bench/store_append.py
 
 
 class CommitLog(MessageLog):

@@ -2,7 +2,7 @@
 
 A record is plain if its hosts are IPv4, its queue is known, and its properties contain no NUL. The loop stops
 at any other record, including a damaged one, which the caller checks field by field. The loop takes a third
-of the time of calling `record.peek` for each record: see the recovery row of `tests.bench.store`.
+of the time of calling `record.peek` for each record: see the recovery row of `tools.bench.store`.
 """
 
 from __future__ import annotations

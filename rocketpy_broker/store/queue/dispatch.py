@@ -162,7 +162,7 @@ class Dispatcher:
         touched: dict[ConsumeQueue, None],
         index: IndexService | None,
     ) -> bool:
-        """Add many records column by column, in half the time of `put` (tests.bench.store).
+        """Add many records column by column, in half the time of `put` (tools.bench.store).
 
         Returns False, without a change, if a record needs the general path.
         """

@@ -3,7 +3,7 @@
 Messages of one producer usually have the same properties in the same order: a layout. The first message of a
 layout is parsed, and a regular expression is built from its property names. Matching it takes a third of the
 time of parsing, or a sixth for many messages together. If all values have equal lengths, slicing takes less
-than half of that. `tests/bench/codecs.py` measures each.
+than half of that. `tools/bench/codecs.py` measures each.
 """
 
 from __future__ import annotations

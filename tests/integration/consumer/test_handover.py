@@ -138,7 +138,7 @@ async def _member_process(cluster: EmbeddedCluster) -> asyncio.subprocess.Proces
     """A member of the group in a process of its own, which has joined."""
     arguments = ("concurrent", cluster.namesrv_address, "T", "g", "0", "0")
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.soak.member", *arguments, stdout=PIPE, cwd=Path(__file__).parents[3]
+        sys.executable, "-m", "tools.soak.member", *arguments, stdout=PIPE, cwd=Path(__file__).parents[3]
     )
     assert process.stdout is not None
     async with asyncio.timeout(LIMIT_S):

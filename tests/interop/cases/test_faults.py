@@ -8,7 +8,7 @@ import pytest
 
 from tests.interop.java_peer import JavaPeer
 from tests.interop.sides import ALL_VERSIONS, OUR_SDK, Side
-from tests.soak.faults import fault_run, servers
+from tools.soak.faults import fault_run, servers
 
 pytestmark = pytest.mark.interop
 

@@ -4,7 +4,7 @@ This file has the examples that send, pull, and use offsets and heartbeats. Thos
 test_java_push_consumers.py, transactions and requests in test_java_deferred.py. Not run are
 openmessaging.SimplePullConsumer, simple.AclClient, simple.TestProducer (it queries its message before the
 message is indexed), simple.PullConsumerTest (it names a broker of its author), and the benchmarks except
-benchmark.Producer (tests/bench).
+benchmark.Producer (tools/bench).
 """
 
 from __future__ import annotations

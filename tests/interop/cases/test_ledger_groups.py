@@ -25,10 +25,10 @@ from tests.interop.fail_over import KeyedLoad, Promises, check_messages
 from tests.interop.java_peer import JavaPeer
 from tests.interop.ledger_group import GROUP, LedgerGroup
 from tests.interop.processes import NameServerProcess, OurNameServer
-from tests.soak.bodies import number_of
-from tests.soak.faults import read_back
-from tests.soak.load import TOPIC
-from tests.soak.places import Place
+from tools.soak.bodies import number_of
+from tools.soak.faults import read_back
+from tools.soak.load import TOPIC
+from tools.soak.places import Place
 
 pytestmark = pytest.mark.interop
 

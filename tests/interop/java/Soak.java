@@ -13,7 +13,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Soak ROLE NAMESRV TOPIC GROUP FIRST PAUSE_MS: a member of the soak's crowd; see tests/soak/member.py. */
+/** Soak ROLE NAMESRV TOPIC GROUP FIRST PAUSE_MS: a member of the soak's crowd; see tools/soak/member.py. */
 public final class Soak {
     private static final int FAILS_EVERY = 211;
 

@@ -1,0 +1,1 @@
+"""Runs this version and an earlier one together, as processes: `make compatibility`."""
