@@ -32,6 +32,7 @@ from rocketpy_broker.services.metadata.locks import QueueLocks
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.services.periodic import PeriodicCalls
+from rocketpy_broker.services.slices import Slices
 from rocketpy_broker.services.stats.runtime_info import DayTotals, runtime_info
 from rocketpy_broker.services.stats.stats import SAMPLE_MS, BrokerStats, PutCounts
 from rocketpy_broker.store import MessageStore
@@ -85,6 +86,7 @@ class ConsumerServices:
         self._calls = ClientCallHandler(store, topics, self.clients, self.offsets, broker_name=config.name)
         self._moved: dict[tuple[str, str, int], OffsetMovedEvent] = {}
         self._sweeper = PeriodicCalls(tasks)
+        self._slices = Slices(tasks, _now_ms)
         self._host = bytes(8)
         expressions = ExpressionPolicy(config.consume)
         self._client_handler = ClientHandler(
@@ -105,7 +107,9 @@ class ConsumerServices:
             config.consume,
             holds=self.holds,
             stats=self.stats,
+            slices=self._slices,
             now_ms=_now_ms,
+            owner=self._owner_of,
             on_offset_moved=self._note_moved_offset,
             still_allowed=None if access is None else access.deny_if_revoked,
         )
@@ -177,6 +181,11 @@ class ConsumerServices:
             booted_ms=self.booted_ms,
             is_active=self._store.failure is None,
         )
+
+    def _owner_of(self, channel: Channel) -> str:
+        """Return the account of a connection, or its host if it has none."""
+        account = "" if self._access is None else self._access.account_of(channel)
+        return account or channel.remote_host
 
     def _may_read(self, channel: Channel, record: bytes) -> bool:
         if self._access is None:

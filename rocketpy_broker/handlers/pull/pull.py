@@ -4,10 +4,12 @@ The DefaultLitePullConsumer of RocketMQ 5.x sends LITE_PULL_MESSAGE, so that its
 in threads of their own. Here both are the same request.
 
 Long polling: a pull that finds nothing may be held. `arrived` responds to it when there are messages, `sweep`
-when it times out; if its channel closes, it is dropped.
+when it times out; if its channel closes, it is dropped. All three run in slices, since any number of pulls
+may be held.
 
 A filter by properties runs for at most `_FILTER_MS` in one pull. The response then moves the consumer past
-the filtered messages (PULL_RETRY_IMMEDIATELY), and the broker serves other clients in between.
+the filtered messages (PULL_RETRY_IMMEDIATELY), and the broker serves other clients in between. The filter of
+held pulls runs in slices until it has seen all new messages.
 
 A slave never moves a consumer's offset, since its master may have the messages that it lacks. The response to
 such a pull is PULL_RETRY_IMMEDIATELY with the requested offset.
@@ -18,8 +20,9 @@ such pulls immediately, so a consumer without a master pulls in a busy loop.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
+from sys import intern
 from typing import Final, NamedTuple, cast
 
 from rocketpy.errors import RocketError
@@ -31,11 +34,12 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.filter import MessageFilter
-from rocketpy_broker.handlers.base import Rejected, error_response, handles
-from rocketpy_broker.handlers.pull.long_polling import HeldPull, PullRequestHoldTable
+from rocketpy_broker.handlers.base import error_response, handles
+from rocketpy_broker.handlers.pull.long_polling import HeldPull, PullGroup, PullRequestHoldTable
 from rocketpy_broker.handlers.pull.pull_checks import PullChecks
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
+from rocketpy_broker.services.slices import Slices
 from rocketpy_broker.services.stats.stats import BrokerStats
 from rocketpy_broker.store import GetMessageResult, GetMessageStatus, MessageInner, MessageStore
 from rocketpy_broker.store.busy import Reason
@@ -86,7 +90,8 @@ class PullHandler:
     """Serves pulls from the store.
 
     holds: the pulls that wait; the owner of this handler calls `arrived`, `sweep` and `channel_closed`.
-    now_ms: a monotonic clock. still_allowed: None without access control.
+    now_ms: a monotonic clock. owner: returns the account or host of a connection. still_allowed: None without
+    access control.
     """
 
     store: MessageStore
@@ -97,9 +102,16 @@ class PullHandler:
     _: KW_ONLY
     holds: PullRequestHoldTable
     stats: BrokerStats
+    slices: Slices
     now_ms: Callable[[], float]
+    owner: Callable[[Channel], str]
     on_offset_moved: OffsetMoved
     still_allowed: StillAllowed | None = None
+
+    def __post_init__(self) -> None:
+        self._arrivals: dict[tuple[str, int], int] = {}
+        """Queues whose held pulls are being answered -> the queue offset after new messages; -1 without."""
+        self._is_sweeping = False
 
     @handles(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
     def pull(self, channel: Channel, request: Command) -> Command | None:
@@ -154,6 +166,7 @@ class PullHandler:
         broker_id = self._broker_for(header.consumer_group, result)
         if code == ResponseCode.SUCCESS:
             body = b"".join(result.chunks)
+            result.chunks = [body]  # held pulls share it
             self.stats.count_pulled(header.topic, header.consumer_group, result.count, len(body))
         elif code == ResponseCode.PULL_OFFSET_MOVED and self._is_slave:
             code, broker_id = ResponseCode.PULL_RETRY_IMMEDIATELY, self._preferred(header.consumer_group)
@@ -195,60 +208,88 @@ class PullHandler:
         wait_ms = self.config.short_polling_ms
         if self.config.long_polling and code == ResponseCode.PULL_NOT_FOUND:
             wait_ms = min(header.suspend_timeout_millis, _SUSPEND_MS_MAX)
-        deadline_ms = self.now_ms() + wait_ms
-        wanted, bare = pull.wanted, _bare(pull)
         held = HeldPull(
             channel,
-            header.topic,
-            header.queue_id,
-            header.queue_offset,
-            deadline_ms,
-            bare,
-            wanted,
-            wanted.kept_bytes,
+            self.owner(channel),
+            self.now_ms() + wait_ms,
+            _bare(pull),
+            count_max=header.max_msg_nums,
+            filtered_by=pull.wanted,
+            filter_bytes=pull.wanted.kept_bytes,
         )
-        if wait_ms <= 0 or not self.holds.hold(held):
+        if wait_ms <= 0 or not self.holds.hold(held, header.topic, header.queue_id, header.queue_offset):
             return False
         channel.exclude_from_unanswered()
         return True
 
     def arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
         """Respond to held pulls of a queue that has new messages; an ArrivalListener of the store."""
-        waiting = self.holds.waiting_below(topic, queue_id, next_offset)
-        if not waiting:
-            return  # at the stop, the store calls this in the flush thread, when no pull is held
-        is_over = self._time_limit()
-        for held in waiting:
-            self._wake(held, is_over)
+        queue = topic, queue_id
+        if queue not in self.holds.queues:
+            return
+        is_running = queue in self._arrivals
+        self._arrivals[queue] = next_offset
+        if not is_running:
+            self.slices.start(self._wake_queue(queue))
 
-    def _wake(self, held: HeldPull, is_over: Callable[[], bool]) -> None:
-        """Respond to a held pull, unless its filter drops all new messages.
-
-        is_over: returns whether the filters of all held pulls have used up their time. If a filter has not
-        seen all new messages, the pull gets a response, so that its consumer pulls again.
-        """
-        pull: _Pull = held.request
-        channel = cast(Channel, held.channel)
+    def _wake_queue(self, queue: tuple[str, int]) -> Iterator[None]:
+        """Respond to the held pulls of a queue. Messages that arrive meanwhile are read in another pass."""
         try:
-            response = self._check_held(channel, pull)
-            if response is None:
-                must_skip = pull.wanted.accepts is not None and is_over()
-                result = self._unread(held) if must_skip else self._read(pull, held.offset, is_over)
-                code = _code(result.status, held.offset)
-                if self._may_come(code):
+            while (next_offset := self._arrivals[queue]) >= 0:
+                self._arrivals[queue] = -1
+                for group in self.holds.groups(*queue):
+                    if group.offset < next_offset:
+                        yield from self._wake(group)
+                    if self.slices.is_over():
+                        yield
+        finally:
+            del self._arrivals[queue]
+
+    def _wake(self, group: PullGroup) -> Iterator[None]:
+        """Respond to the pulls of a group, unless their filter drops all new messages."""
+        while group.pulls:
+            pull: _Pull = next(iter(group.pulls)).request
+            try:
+                result = self._read(pull, group.offset, self.slices.is_over)
+            except RocketError as error:
+                log.error("a held pull of %s failed: %s", group.topic, error)
+                yield from self._respond(group, error)
+                continue
+            if self._may_come(_code(result.status, group.offset)):
+                return
+            reached = result.next_begin_offset
+            if result.status is GetMessageStatus.NO_MATCHED_MESSAGE and reached > group.offset:
+                group = self.holds.advance(group, reached)
+                if reached >= result.max_offset:
                     return
-                is_behind = result.next_begin_offset < result.max_offset
-                if result.status is GetMessageStatus.NO_MATCHED_MESSAGE and not is_behind:
-                    held.offset = result.next_begin_offset
-                    return
-                response = self._response(pull, code, result)
-        except Rejected as rejected:
-            response = error_response(pull.command, rejected)
-        except RocketError as error:
-            log.error("a held pull of %s failed: %s", held.topic, error)
-            response = error_response(pull.command, error)
-        self.holds.release(held)
-        channel.reply_held(response)
+                if self.slices.is_over():
+                    yield
+            else:
+                yield from self._respond(group, result)
+
+    def _respond(self, group: PullGroup, result: GetMessageResult | RocketError) -> Iterator[None]:
+        """Respond to the pulls of a group. result: of their read, which all have in common."""
+        checked: set[tuple[Channel, str]] = set()
+        for held in list(group.pulls):
+            if held.group is None:
+                continue  # it has timed out, or its connection is closed
+            channel = cast(Channel, held.channel)
+            pull: _Pull = held.request
+            try:
+                if isinstance(result, RocketError):
+                    raise result
+                key = channel, pull.header.consumer_group
+                rejection = None if key in checked else self._check_held(channel, pull)
+                if rejection is None:
+                    checked.add(key)
+                response = rejection or self._response(pull, _code(result.status, group.offset), result)
+            except RocketError as error:
+                response = error_response(pull.command, error)
+            self.holds.release(held)
+            channel.reply_held(response)
+            if self.slices.is_over():
+                yield
+                checked.clear()
 
     def _check_held(self, channel: Channel, pull: _Pull) -> Command | None:
         """Return the response of access control if a held pull is no longer permitted. Raises Rejected."""
@@ -257,30 +298,32 @@ class PullHandler:
             self.checks.check(channel, pull.header)
         return rejection
 
-    def _unread(self, held: HeldPull) -> GetMessageResult:
-        """Return a result that makes the consumer pull again from the offset that its pull has reached."""
-        store, queue = self.store, (held.topic, held.queue_id)
-        return GetMessageResult(
-            GetMessageStatus.NO_MATCHED_MESSAGE,
-            held.offset,
-            store.min_offset_in_queue(*queue),
-            store.max_offset_in_queue(*queue),
-        )
-
     def sweep(self) -> None:
         """Respond to the pulls that have timed out; to be called a few times a second."""
-        for held in self.holds.expire(self.now_ms()):
-            pull: _Pull = held.request
-            cast(Channel, held.channel).reply_held(self._expired(held, pull))
+        if not self._is_sweeping:
+            self._is_sweeping = True
+            self.slices.start(self._expire(self.now_ms()))
+
+    def _expire(self, now_ms: float) -> Iterator[None]:
+        try:
+            for held in self.holds.expired(now_ms):
+                response = self._expired(held, held.request)
+                self.holds.release(held)
+                cast(Channel, held.channel).reply_held(response)
+                if self.slices.is_over():
+                    yield
+        finally:
+            self._is_sweeping = False
 
     def _expired(self, held: HeldPull, pull: _Pull) -> Command:
+        offset = pull.header.queue_offset if held.group is None else held.group.offset
         try:
             rejection = self._check_held(cast(Channel, held.channel), pull)
             if rejection is not None:
                 return rejection
-            result = self._read(pull, held.offset)
-            code = _code(result.status, held.offset)
-            if code == ResponseCode.PULL_NOT_FOUND and held.offset > pull.header.queue_offset:
+            result = self._read(pull, offset, self.slices.is_over)
+            code = _code(result.status, offset)
+            if code == ResponseCode.PULL_NOT_FOUND and offset > pull.header.queue_offset:
                 # Its filter has dropped messages: move the consumer past them.
                 result.status, code = GetMessageStatus.NO_MATCHED_MESSAGE, ResponseCode.PULL_RETRY_IMMEDIATELY
             return self._response(pull, code, result)
@@ -289,16 +332,26 @@ class PullHandler:
 
     def channel_closed(self, channel: Channel) -> None:
         """Drop the held pulls of a closed channel."""
-        self.holds.drop(channel)
+        if pulls := self.holds.pulls_of(channel):
+            self.slices.start(self._drop(pulls))
+
+    def _drop(self, pulls: list[HeldPull]) -> Iterator[None]:
+        for held in pulls:
+            self.holds.release(held)
+            if self.slices.is_over():
+                yield
 
 
 def _bare(pull: _Pull) -> _Pull:
     """Return the pull without the fields of its frame and the text of its subscription, to save memory.
 
+    Pulls share their names.
+
     The command keeps the header, which is needed to check its permissions again.
     """
     request, header = pull.command, pull.header
     header.subscription = header.expression_type = None
+    header.topic, header.consumer_group = intern(header.topic), intern(header.consumer_group)
     command = Command(request.code, request.opaque, request.flag, header=header, codec=request.codec)
     return _Pull(command, header, pull.wanted)
 

@@ -103,7 +103,7 @@ async def test_a_role_change_of_a_group_that_fails(tmp_path: Path, caplog: pytes
 Part = Callable[[Broker], Any]
 TIMERS: list[tuple[str, Part, str]] = [
     ("delivery of delayed messages", lambda broker: broker.deferred.delay._queues, "deliver"),
-    ("sweep of held pulls", lambda broker: broker.consumers.holds, "expire"),
+    ("sweep of held pulls", lambda broker: broker.consumers.holds, "expired"),
     ("heartbeats to slaves", lambda broker: broker.replication.server, "_poll_slaves"),
 ]
 

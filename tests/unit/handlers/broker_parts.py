@@ -39,6 +39,7 @@ from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.locks import QueueLocks
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.services.slices import Slices
 from rocketpy_broker.services.stats.stats import BrokerStats, PutCounts
 from rocketpy_broker.services.transactions.transactions import TransactionService
 from rocketpy_broker.store import MessageStore
@@ -89,6 +90,7 @@ class BrokerParts:
         self.offsets = ConsumerOffsets(root / "offsets.json", offsets_max=config.consume.offsets_max)
         self.clients = ClientRegistry()
         self.holds = PullRequestHoldTable()
+        self.slices = Slices(tasks, lambda: self.now_ms)
         self.stats = BrokerStats(config.cluster_name)
         self.puts = PutCounts(store)
         self.transactions = TransactionService(store, self.offsets, HOST)
@@ -128,7 +130,9 @@ class BrokerParts:
             config.consume,
             holds=self.holds,
             stats=self.stats,
+            slices=self.slices,
             now_ms=lambda: self.now_ms,
+            owner=lambda channel: channel.remote_host,
             on_offset_moved=lambda header, offset: self.moved.append((header.queue_offset, offset)),
         )
         handlers = handler_table(

@@ -19,8 +19,10 @@ from rocketpy.protocol.message.record import decode_all
 from rocketpy.protocol.message.sysflag import PullSysFlag
 from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command
 from rocketpy_broker.config.model import ConsumeConfig
+from rocketpy_broker.filter.sql92 import Expression
 from rocketpy_broker.handlers.pull.pull import OffsetMovedEvent, offset_moved_message
 from rocketpy_broker.store.busy import Reason
+from tests.turns import Turns
 from tests.unit.handlers.broker_parts import HOST, BrokerParts, PartsClient, pull_header, served, topic
 from tests.waiting import until
 
@@ -330,8 +332,8 @@ async def test_a_held_pull_waits_for_a_matching_message(tmp_path: Path) -> None:
         await producer.send()
         pulling = await hold(parts, consumer, 1, sub="rare")
         await producer.send(b"often", "TAGS\x01often\x02")
-        (held,) = parts.holds.waiting_below("T", 0, 99)
-        assert held.offset == 2
+        (group,) = parts.holds.groups("T", 0)
+        assert group.offset == 2
         await producer.send(b"rare", "TAGS\x01rare\x02")
         response = await pulling
         assert (bodies(response), next_offset(response)) == ([b"rare"], 3)
@@ -405,7 +407,7 @@ async def test_a_held_pull_that_cannot_be_read_gets_a_response(
 def slow_filters(parts: BrokerParts) -> None:
     """Let every reading of the clock, which follows each filtered message, take 0.2 ms."""
     readings = itertools.count()
-    parts.pull.now_ms = lambda: next(readings) / 5
+    parts.pull.now_ms = parts.slices.now_ms = lambda: next(readings) / 5
 
 
 async def send_many(client: PartsClient, count: int) -> None:
@@ -430,7 +432,9 @@ async def test_a_slow_filter_stops_after_its_time(tmp_path: Path) -> None:
         assert bodies(response) == [b"70"]
 
 
-async def test_held_pulls_share_the_time_for_filters(tmp_path: Path) -> None:
+async def test_a_slow_filter_of_held_pulls_continues_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Many held pulls with slow filters would block the broker each time that a message arrives."""
     parts = BrokerParts(tmp_path, consume=SQL92)
     parts.add_topics("T")
@@ -438,10 +442,54 @@ async def test_held_pulls_share_the_time_for_filters(tmp_path: Path) -> None:
     async with served(parts, clients=2) as (consumer, producer):
         await producer.send()
         pulls = [await hold(parts, consumer, 1, sub="n = 1", kind="SQL92") for _ in range(20)]
+        pulls += [await hold(parts, consumer, 1, sub="n = 1 ", kind="SQL92") for _ in range(20)]
+        matches = Turns(Expression.matches)
+        monkeypatch.setattr(Expression, "matches", lambda *args: matches(*args))  # noqa: PLW0108 - a method
         await send_many(producer, 70)
-        responses = [await pull for pull in pulls]
-        assert {response.code for response in responses} == {ResponseCode.PULL_RETRY_IMMEDIATELY}
-        assert [next_offset(response) for response in responses].count(1) >= 15
+        assert [bodies(await pull) for pull in pulls] == [[b"70"]] * 40
+        matches.stop()
+        assert 142 <= matches.total <= 142 + 2
+        assert matches.longest <= 12
+
+
+async def test_pulls_that_end_together_leave_time_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """32,000 pulls that timed out, or whose connection closed, at the same moment blocked the broker."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts, clients=2) as (consumer, producer):
+        await producer.send()
+        pulls = [await hold(parts, consumer, 1) for _ in range(60)]
+        readings = itertools.count()
+        parts.pull.now_ms = parts.slices.now_ms = lambda: LONG_MS + next(readings) / 5
+        ended = Turns(parts.holds.release)
+        monkeypatch.setattr(parts.holds, "release", ended)
+        parts.pull.sweep()
+        parts.pull.sweep()  # while the first one is in progress
+        assert {(await pull).code for pull in pulls} == {ResponseCode.PULL_NOT_FOUND}
+        assert (ended.total, ended.longest <= 12) == (60, True)
+        for _ in range(60):
+            await hold(parts, consumer, 1)
+        consumer.channel.close()
+        await until(lambda: not parts.holds)
+        ended.stop()
+        assert (ended.total, ended.longest <= 12) == (120, True)
+
+
+async def test_the_pulls_of_a_connection_are_checked_together(tmp_path: Path) -> None:
+    """Each of a thousand pulls of one consumer would be checked when a message arrives for all of them."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts, clients=2) as (consumer, producer):
+        await producer.send()
+        pulls = [await hold(parts, consumer, 1, sub=sub) for sub in ("a", "*") for _ in range(20)]
+        checks = Turns(lambda *_: None)
+        parts.pull.still_allowed = checks
+        await producer.send(b"x", "TAGS\x01a\x02")
+        assert [bodies(await pull) for pull in pulls] == [[b"x"]] * 40
+        checks.stop()
+        assert checks.total == 2
 
 
 def test_an_event_describes_a_moved_offset() -> None:
