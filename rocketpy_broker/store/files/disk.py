@@ -32,6 +32,8 @@ T = TypeVar("T")
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 _SPARES = 8
+_DIRECTORY_MODE: Final = 0o700
+"""Of created directories: only the broker's user can read messages. The mode of existing ones is kept."""
 
 
 class SpareDescriptors:
@@ -293,7 +295,11 @@ class OsDisk(Disk):
             spare_descriptors.refill()
 
     def make_dir(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(_DIRECTORY_MODE, exist_ok=True)
+        except FileNotFoundError:
+            self.make_dir(path.parent)  # mkdir(parents=True) would give the parents the default mode
+            path.mkdir(_DIRECTORY_MODE, exist_ok=True)
 
     def list_dir(self, path: Path) -> list[str]:
         try:

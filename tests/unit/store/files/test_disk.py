@@ -167,3 +167,21 @@ def test_a_failed_creation_leaves_no_file_and_no_handle(tmp_path: Path) -> None:
         Full().create(tmp_path / "f", 100)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_user_of_the_broker_can_read_a_new_store(tmp_path: Path) -> None:
+    """Every user of the machine could read all messages of a broker that was started by hand."""
+    before = os.umask(0o022)
+    try:
+        OsDisk().make_dir(tmp_path / "data" / "store" / "commitlog")
+    finally:
+        os.umask(before)
+    created = [tmp_path / "data", tmp_path / "data" / "store", tmp_path / "data" / "store" / "commitlog"]
+    assert [path.stat().st_mode & 0o777 for path in created] == [0o700] * 3
+
+
+def test_the_mode_of_an_existing_directory_is_kept(tmp_path: Path) -> None:
+    """An operator's group that reads backups would be locked out at the next start."""
+    tmp_path.chmod(0o750)
+    OsDisk().make_dir(tmp_path)
+    assert tmp_path.stat().st_mode & 0o777 == 0o750
