@@ -83,7 +83,8 @@ class Guard:
         cookie = f"rocketpy_console_{(request.scope.get('server') or ('', 0))[1]}"
         token = request.query_params.get("token")
         if request.method == "GET" and token is not None and _equal(token, self._settings.token):
-            redirect = RedirectResponse(request.url.path, HTTPStatus.SEE_OTHER)
+            path = request.scope["path"].lstrip("/\\")  # //host would lead to another site
+            redirect = RedirectResponse(f"/{path}", HTTPStatus.SEE_OTHER)
             redirect.set_cookie(cookie, self._session, httponly=True, samesite="strict")
             return redirect
         if not _equal(request.cookies.get(cookie, ""), self._session):

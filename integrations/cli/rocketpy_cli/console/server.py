@@ -12,9 +12,9 @@ import uvicorn
 from rocketpy.errors import ConfigInvalid
 from rocketpy.runtime.signals import StopSignals
 from rocketpy_cli.console.app import Console
+from rocketpy_cli.console.connections import ConsoleConnection
 from rocketpy_cli.console.settings import ConsoleSettings
 
-_CONNECTIONS_MAX: Final = 200
 _SHUTDOWN_S: Final = 3
 
 
@@ -36,14 +36,13 @@ async def serve(settings: ConsoleSettings, announce: Callable[[str], object]) ->
             announce(f"http://{name}:{listener.getsockname()[1]}/?token={settings.token}")
             config = uvicorn.Config(
                 console.asgi,
-                http="h11",
+                http=ConsoleConnection,
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
-                limit_concurrency=_CONNECTIONS_MAX,
                 timeout_graceful_shutdown=_SHUTDOWN_S,
             )
             await _Server(config).serve([listener])
