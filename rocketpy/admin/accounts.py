@@ -98,7 +98,7 @@ class Accounts:
     async def list(self, cluster: str | None = None) -> dict[str, AccessRules]:
         """Return the rules of each broker."""
         targets, code = await self._members(cluster), RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG
-        return await self._requests.call_each(targets, code, decode=self._rules)
+        return await self._requests.call_all(targets, code, decode=self._rules)
 
     async def versions(self, cluster: str | None = None) -> dict[str, RulesVersion]:
         """Return the version of each broker's rules, which rises with each change.
@@ -106,7 +106,7 @@ class Accounts:
         RocketMQ 4.9 has a version for each file of rules instead, and does not increase this one.
         """
         targets, code = await self._members(cluster), RequestCode.GET_BROKER_CLUSTER_ACL_INFO
-        return await self._requests.call_each(targets, code, decode=_version)
+        return await self._requests.call_all(targets, code, decode=_version)
 
     async def put(
         self,
@@ -155,7 +155,7 @@ class Accounts:
             code = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
             await self._requests.call(address, broker, code, header)
 
-        await self._requests.each_of(await self._members(cluster), put_at)
+        await self._requests.gather_at(await self._members(cluster), put_at)
 
     async def delete(self, access_key: str, *, cluster: str | None = None) -> None:
         """Delete an account. Raises BrokerError or BrokersFailed where it does not exist."""
@@ -171,7 +171,7 @@ class Accounts:
 
     async def _change(self, cluster: str | None, code: RequestCode, header: Header) -> None:
         targets = await self._members(cluster)
-        await self._requests.call_each(targets, code, header, decode=lambda _: None)
+        await self._requests.call_all(targets, code, header, decode=lambda _: None)
 
     async def _is_admin(self, address: str | None, broker: str, access_key: str) -> bool:
         code = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG

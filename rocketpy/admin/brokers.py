@@ -215,7 +215,7 @@ class Brokers:
         """
         requests = self._requests
         masters = await requests.masters()
-        found = await requests.each_of(
+        found = await requests.gather_at(
             masters, lambda address, broker: self._producers_at(address, broker, group)
         )
         members: dict[str, ProducerMember] = {}
@@ -261,7 +261,7 @@ class Brokers:
             BrokersFailed: Some name servers failed; the call may be repeated.
         """
         header = WipeWritePermOfBrokerRequestHeader(broker_name=broker)
-        found = await self._requests.call_each_namesrv(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
+        found = await self._requests.call_all_namesrv(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
         return max(
             response.header_as(WipeWritePermOfBrokerResponseHeader).wipe_topic_count
             for response in found.values()
@@ -282,7 +282,7 @@ class Brokers:
             BrokersFailed: Some name servers failed; the call may be repeated.
         """
         header = AddWritePermOfBrokerRequestHeader(broker_name=broker)
-        found = await self._requests.call_each_namesrv(RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
+        found = await self._requests.call_all_namesrv(RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
         return max(
             response.header_as(AddWritePermOfBrokerResponseHeader).add_topic_count
             for response in found.values()
@@ -351,7 +351,7 @@ class Brokers:
 
     async def _clean(self, code: RequestCode, cluster: str | None) -> None:
         targets = await self._requests.masters(cluster)
-        await self._requests.call_each(targets, code, decode=lambda _: None)
+        await self._requests.call_all(targets, code, decode=lambda _: None)
 
 
 def _first_rate(text: str | None) -> float | None:

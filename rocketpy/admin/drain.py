@@ -90,7 +90,7 @@ class Drain:
                 f"the name server knows no master of broker {self._broker}; it knows: {masters or 'none'}"
             )
         masters_now = masters_of(found.broker_addr_table.values())
-        tables = await self._requests.call_each(
+        tables = await self._requests.call_all(
             {name: address for name, address in masters_now.items() if address is not None},
             RequestCode.GET_ALL_TOPIC_CONFIG,
             decode=lambda response: TopicConfigSerializeWrapper.decode(response.body).topic_config_table,
@@ -148,7 +148,7 @@ class Drain:
             )
             raise RouteNotFound(f"broker {self._broker} was not hidden: {reason}")
         header = WipeWritePermOfBrokerRequestHeader(broker_name=self._broker)
-        await self._requests.call_each_namesrv(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
+        await self._requests.call_all_namesrv(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
         report = on_progress or (lambda _: None)
         stored = await self._until_quiet(plan.address, wait_ms / 1000, quiet_ms / 1000, report)
         if not plan.is_elected:  # DLedger confirms a send only after a majority of peers has stored it

@@ -161,7 +161,7 @@ class Groups:
         Raises:
             ConfigInvalid: There is no such cluster.
         """
-        tables = await self._requests.call_each(
+        tables = await self._requests.call_all(
             await self._requests.masters(cluster),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
             decode=lambda response: SubscriptionGroupWrapper.decode(response.body).subscription_group_table,
@@ -239,7 +239,7 @@ class Groups:
             raise _unknown(f"there is no group {group}; create it first")
         known = {broker: masters[broker] for broker in configs}
         retry_queues = changes.get("retry_queues", 0)
-        await self._requests.each_of(
+        await self._requests.gather_at(
             known,
             lambda address, broker: self._put_config(
                 address, broker, name, configs[broker] | fields, retry_queues
@@ -264,7 +264,7 @@ class Groups:
         header = DeleteSubscriptionGroupRequestHeader(group_name=self._requests.wrap(check_group(group)))
         masters = await self._requests.masters(cluster)
         code = RequestCode.DELETE_SUBSCRIPTIONGROUP
-        await self._requests.call_each(masters, code, header, decode=lambda _: None)
+        await self._requests.call_all(masters, code, header, decode=lambda _: None)
         if not keep_topics:
             for prefix in (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX):
                 await Topics(self._requests).delete(prefix + group, cluster=cluster)
@@ -283,7 +283,7 @@ class Groups:
         """
         requests = self._requests
         masters = await requests.masters(cluster)
-        found = await requests.each_of(
+        found = await requests.gather_at(
             masters, lambda address, broker: self._connections(address, broker, group)
         )
         subscriptions = _newest(
@@ -323,7 +323,7 @@ class Groups:
             ConfigInvalid: There is no such cluster.
         """
         masters = await self._requests.masters(cluster)
-        found = await self._requests.each_of(
+        found = await self._requests.gather_at(
             masters, lambda address, broker: self._connections(address, broker, group)
         )
         name, infos, conflicts = self._requests.wrap(group), dict[str, MemberSettings](), list[Conflict]()
@@ -371,7 +371,7 @@ class Groups:
             consumer_group=name, topic=None if topic is None else requests.wrap(topic)
         )
         masters = await (requests.masters(cluster) if topic is None else requests.masters_of(topic, cluster))
-        parts = await requests.call_each(
+        parts = await requests.call_all(
             masters,
             RequestCode.GET_CONSUME_STATS,
             header,
@@ -426,7 +426,7 @@ class Groups:
         if not is_known:
             raise _unknown(f"there is no group {group}; create it first")
         reset = OffsetReset(requests, requests.wrap(check_group(group)), requests.wrap(topic), to)
-        changes = await requests.each(
+        changes = await requests.gather(
             {
                 data.broker_name: reset.run_at(masters.get(data.broker_name), data, dry_run=dry_run)
                 for data in route.queue_datas
@@ -460,13 +460,13 @@ class Groups:
         if not await self._consumes(source, topic, masters):
             raise _unknown(f"group {source} has no offsets in topic {topic}")
         await self._require_stopped(target, "its members would overwrite the offsets")
-        await requests.call_each(masters, RequestCode.CLONE_GROUP_OFFSET, header, decode=lambda _: None)
+        await requests.call_all(masters, RequestCode.CLONE_GROUP_OFFSET, header, decode=lambda _: None)
 
     # -- internals ----------------------------------------------------------------------------
 
     async def _consumes(self, group: str, topic: str, masters: Masters) -> bool:
         """Return whether a group has offsets in a topic, or subscribes to it."""
-        found = await self._requests.call_each(
+        found = await self._requests.call_all(
             masters,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
             QueryTopicConsumeByWhoRequestHeader(topic=self._requests.wrap(topic)),
@@ -515,7 +515,7 @@ class Groups:
 
     async def _raw_configs(self, masters: Masters, name: str) -> dict[str, dict[str, object]]:
         """Return the settings of a group at each broker that has it; see `raw_group`."""
-        found = await self._requests.call_each(
+        found = await self._requests.call_all(
             masters,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
             decode=lambda response: raw_group(response.body, name),

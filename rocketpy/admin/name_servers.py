@@ -53,18 +53,18 @@ class NameServers:
     async def put(self, namespace: str, key: str, value: str) -> None:
         """Set the value of a key at every name server."""
         header = PutKVConfigRequestHeader(namespace=namespace, key=key, value=value)
-        await self._requests.call_each_namesrv(RequestCode.PUT_KV_CONFIG, header)
+        await self._requests.call_all_namesrv(RequestCode.PUT_KV_CONFIG, header)
 
     async def delete(self, namespace: str, key: str) -> None:
         """Delete a key at every name server; a missing key is not an error."""
         header = DeleteKVConfigRequestHeader(namespace=namespace, key=key)
-        await self._requests.call_each_namesrv(RequestCode.DELETE_KV_CONFIG, header)
+        await self._requests.call_all_namesrv(RequestCode.DELETE_KV_CONFIG, header)
 
     # -- settings -----------------------------------------------------------------------------
 
     async def config(self) -> dict[str, dict[str, str]]:
         """Return the settings of each name server, by its address."""
-        found = await self._requests.call_each_namesrv(RequestCode.GET_NAMESRV_CONFIG)
+        found = await self._requests.call_all_namesrv(RequestCode.GET_NAMESRV_CONFIG)
         return {name.split()[-1]: decode_settings(response.body) for name, response in found.items()}
 
     async def set_config(self, changes: Mapping[str, str]) -> None:
@@ -76,4 +76,4 @@ class NameServers:
             changes: New values by name, as in namesrv.conf.
         """
         body = encode_settings(changes)
-        await self._requests.call_each_namesrv(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
+        await self._requests.call_all_namesrv(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)

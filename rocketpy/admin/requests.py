@@ -125,7 +125,7 @@ class AdminRequests:
         command = Command.request(code, header, body)
         return require_success(await self.running().request(address, command, _TIMEOUT_MS), broker)
 
-    async def call_each(
+    async def call_all(
         self,
         masters: Masters,
         code: int,
@@ -136,21 +136,21 @@ class AdminRequests:
     ) -> dict[str, R]:
         """Send a request to several brokers concurrently; return the decoded responses, by broker.
 
-        Raises what `each` raises.
+        Raises what `gather` raises.
         """
 
         async def call_one(broker: str, address: str | None) -> R:
             return decode(await self.call(address, broker, code, header, body))
 
-        return await self.each({broker: call_one(broker, address) for broker, address in masters.items()})
+        return await self.gather({broker: call_one(broker, address) for broker, address in masters.items()})
 
-    async def each_of(
+    async def gather_at(
         self, masters: Masters, call: Callable[[str | None, str], Awaitable[R]]
     ) -> dict[str, R]:
-        """Call `call(address, broker)` for each master concurrently; return and raise as `each`."""
-        return await self.each({broker: call(address, broker) for broker, address in masters.items()})
+        """Call `call(address, broker)` for each master concurrently; return and raise as `gather`."""
+        return await self.gather({broker: call(address, broker) for broker, address in masters.items()})
 
-    async def each(self, calls: Mapping[str, Awaitable[R]]) -> dict[str, R]:
+    async def gather(self, calls: Mapping[str, Awaitable[R]]) -> dict[str, R]:
         """Await calls to several brokers concurrently; return the results, by broker.
 
         Raises:
@@ -176,12 +176,12 @@ class AdminRequests:
         """Send a query to any name server; return its response. Raises BrokerError, TransportError."""
         return require_success(await self.running().name_servers.request(code, header), "the name server")
 
-    async def call_each_namesrv(
+    async def call_all_namesrv(
         self, code: int, header: Header | None = None, body: bytes = b""
     ) -> dict[str, Command]:
         """Send a request to every name server; return the responses, by ``name server <address>``.
 
-        Raises what `each` raises.
+        Raises what `gather` raises.
         """
         results: dict[str, Command] = {}
         errors: dict[str, RocketError] = {}

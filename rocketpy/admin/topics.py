@@ -121,7 +121,7 @@ class Topics:
         requests = self._requests
         name = requests.wrap(topic)
         masters = await requests.masters_of(topic, cluster)
-        parts = await requests.each_of(
+        parts = await requests.gather_at(
             masters, lambda address, broker: self._describe_at(address, broker, name)
         )
         offsets = {queue: found for part in parts.values() for queue, found in part.queues.items()}
@@ -237,7 +237,7 @@ class Topics:
             raise ConfigInvalid(f"topic {topic} was not changed: give a setting to change")
         masters = await self._requests.masters_of(topic)
         name = self._requests.wrap(topic)
-        found = await self._requests.each_of(
+        found = await self._requests.gather_at(
             masters, lambda address, broker: self._get_config(address, broker, name)
         )
         configs = {broker: msgspec.structs.replace(config, **changes) for broker, config in found.items()}
@@ -246,7 +246,7 @@ class Topics:
         if ordered is not None or write_queues is not None:
             counts = {broker: config.write_queue_nums * config.order for broker, config in configs.items()}
             await self._set_ordered_queues(topic, counts)
-        await self._requests.each_of(
+        await self._requests.gather_at(
             masters, lambda address, broker: self._configs.put(address, broker, configs[broker])
         )
 
@@ -269,17 +269,17 @@ class Topics:
         brokers = await requests.masters()
         masters = brokers if cluster is None else await requests.masters(cluster)
         other_masters = {broker: address for broker, address in brokers.items() if broker not in masters}
-        other_configs = await requests.each_of(
+        other_configs = await requests.gather_at(
             other_masters, lambda address, broker: self._configs.find(address, broker, name)
         )
         header = DeleteTopicRequestHeader(topic=name)
-        await requests.call_each(masters, RequestCode.DELETE_TOPIC_IN_BROKER, header, decode=lambda _: None)
+        await requests.call_all(masters, RequestCode.DELETE_TOPIC_IN_BROKER, header, decode=lambda _: None)
         await self._set_ordered_queues(topic, dict.fromkeys(masters, 0))
         in_namesrv = DeleteTopicInNamesrvRequestHeader(topic=name)
-        await requests.call_each_namesrv(RequestCode.DELETE_TOPIC_IN_NAMESRV, in_namesrv)
+        await requests.call_all_namesrv(RequestCode.DELETE_TOPIC_IN_NAMESRV, in_namesrv)
         # A name server drops the routes of all clusters, and brokers register only topics that change.
         kept = {broker: config for broker, config in other_configs.items() if config is not None}
-        await requests.each(
+        await requests.gather(
             {
                 broker: self._configs.put(other_masters[broker], broker, config)
                 for broker, config in kept.items()

@@ -12,7 +12,7 @@ from rocketpy.client.instance import ClientInstance
 from rocketpy.config import ClientConfig, config_of
 from rocketpy.errors import ClientClosed, ConfigInvalid
 from rocketpy.results import Health
-from rocketpy.runtime.tasks import joined
+from rocketpy.runtime.tasks import subtask
 
 
 class Lifecycle:
@@ -106,7 +106,7 @@ class BoundToClient(Lifecycle):
         if self._closing is None or not self._closing.done():
             self._client.check_loop()
         if self._closing is None:
-            self._closing = joined(self._client.release(), f"close {self._what}")
+            self._closing = subtask(self._client.release(), f"close {self._what}")
         await asyncio.shield(self._closing)
 
     def _left_open(self) -> str | None:

@@ -28,7 +28,7 @@ from rocketpy.message.message import check_group, check_topic
 from rocketpy.protocol.bodies import ConsumerRunningInfo, MessageQueue
 from rocketpy.results import Health
 from rocketpy.runtime.rate_limited_log import abbreviate
-from rocketpy.runtime.tasks import close_all, joined
+from rocketpy.runtime.tasks import close_all, subtask
 
 log: Final = logging.getLogger("rocketpy.consumer")
 
@@ -144,7 +144,7 @@ class GroupConsumer(Lifecycle):
             if self._closed:
                 return True  # its start failed, and has released the client
             self._closed = True
-            self._closing = joined(self._close(self._client, self._member), f"close consumer {self.group}")
+            self._closing = subtask(self._close(self._client, self._member), f"close consumer {self.group}")
         if self._is_in_handler():
             return False  # the close waits for this handler, so the handler must not wait for the close
         return await asyncio.shield(self._closing)

@@ -49,7 +49,7 @@ from rocketpy.results import Health, SendResult, Unfinished
 from rocketpy.runtime.application import check_callable
 from rocketpy.runtime.progress import Jobs
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
-from rocketpy.runtime.tasks import close_all, joined
+from rocketpy.runtime.tasks import close_all, subtask
 from rocketpy.telemetry.message_trace import SENDING, TRACE_GROUP, MessageTrace
 from rocketpy.telemetry.plugin import Telemetry, TelemetryChoice, failure_counter, find_telemetry
 
@@ -217,7 +217,7 @@ class Producer(AdminApi):
             self._submitter.close(ClientClosed("the producer is closed"))
             self.transactions.close()
             _started(self._requester).close()
-            self._closing = joined(self._close(self._client, wait_ms), f"close producer {self.group}")
+            self._closing = subtask(self._close(self._client, wait_ms), f"close producer {self.group}")
         if self.transactions.is_checking():
             return []  # the close waits for this check
         return await asyncio.shield(self._closing)
@@ -518,7 +518,7 @@ class Producer(AdminApi):
         """
         self._running_submitter()
         request = self.request(message, timeout_ms=timeout_ms, queue=queue, selector=selector, arg=arg)
-        return joined(request, f"request of producer {self.group}")
+        return subtask(request, f"request of producer {self.group}")
 
     # -- internals ----------------------------------------------------------------------------
 

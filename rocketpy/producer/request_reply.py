@@ -43,7 +43,7 @@ from rocketpy.protocol.message.record import Record, host_bytes
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import SendResult
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
-from rocketpy.runtime.tasks import joined
+from rocketpy.runtime.tasks import subtask
 from rocketpy.transport import Channel
 
 log: Final = logging.getLogger("rocketpy.producer")
@@ -112,7 +112,7 @@ class Requester:
         }
         reply = self._futures.add(correlation_id)
         left_ms = max(1, int((until - self._loop.time()) * 1000))
-        sending = joined(send(Message.with_reserved(message, reserved), left_ms), "send request")
+        sending = subtask(send(Message.with_reserved(message, reserved), left_ms), "send request")
         sending.add_done_callback(_take_error)
         self._waiting[reply] = sending
         try:

@@ -157,8 +157,11 @@ class Tasks:
             self.fail(task.get_name(), error)
 
 
-def joined(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-    """Create a task whose caller awaits its result. It runs in a copy of the caller's context."""
+def subtask(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+    """Create a task for a part of the caller's work. It runs in a copy of the caller's context.
+
+    The caller awaits it, and so handles its exceptions; no component fails by them.
+    """
     return asyncio.get_running_loop().create_task(work, name=name)
 
 

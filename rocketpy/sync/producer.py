@@ -37,7 +37,7 @@ from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult, SendStatus, Unfinished
 from rocketpy.runtime.application import check_callable, ends_program, name_of
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
-from rocketpy.runtime.tasks import joined
+from rocketpy.runtime.tasks import subtask
 from rocketpy.sync import admin
 from rocketpy.sync.blocking import Blocking
 from rocketpy.telemetry.plugin import TelemetryChoice
@@ -199,7 +199,7 @@ class Producer(_AdminApi[producer.Producer]):
             try:
                 pending = self._inner.send_nowait(message, **how)
             except FlowControlled:  # by bytes; `send` waits
-                pending = joined(self._inner.send(message, **how), "send")
+                pending = subtask(self._inner.send(message, **how), "send")
             except Exception as error:  # noqa: BLE001 - the caller gets it
                 if future.set_running_or_notify_cancel():
                     future.set_exception(error)

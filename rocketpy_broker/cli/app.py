@@ -23,7 +23,7 @@ from rocketpy._version import __version__
 from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.logs import JsonFormatter, LineFormatter
 from rocketpy.protocol.java import trim
-from rocketpy.runtime.tasks import joined
+from rocketpy.runtime.tasks import subtask
 from rocketpy.transport import Address, StreamProtocol, listen_raw
 from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.broker.open_files import raise_open_files_limit
@@ -285,9 +285,9 @@ async def _stopped_or_failed(guard: ShutdownGuard, drain: Drain, *servers: Broke
     tune_memory()
     if not guard.requested.is_set():
         notify("READY=1")
-    stopping = joined(guard.requested.wait(), "wait for a signal")
-    draining = joined(_drained(guard, drain), "drain")
-    failing = [joined(server.wait_failed(), "wait for a failure") for server in servers]
+    stopping = subtask(guard.requested.wait(), "wait for a signal")
+    draining = subtask(_drained(guard, drain), "drain")
+    failing = [subtask(server.wait_failed(), "wait for a failure") for server in servers]
     await asyncio.wait({stopping, draining, *failing}, return_when=asyncio.FIRST_COMPLETED)
     guard.start_time_limit()
     for waiting in (stopping, draining, *failing):

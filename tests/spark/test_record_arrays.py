@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_rocketmq.messages_to_rows import check_schema, source_schema
 from pyspark_rocketmq.offsets import QueueName
 from pyspark_rocketmq.options import SourceOptions
 from pyspark_rocketmq.record_arrays import RecordArrays, read_field, scan
-from pyspark_rocketmq.rows import check_schema, source_schema
 from pyspark_rocketmq.source import Pulled, to_batches
 from rocketpy import MessageExt, MessageQueue, PullStatus
 from rocketpy.errors import RecordCorrupt

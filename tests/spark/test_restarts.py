@@ -18,10 +18,10 @@ import pyarrow as pa
 import pytest
 
 from pyspark_rocketmq import ROW_ID_PROPERTY, SeenRows
-from pyspark_rocketmq.columns import Columns
+from pyspark_rocketmq.messages_to_rows import check_schema
 from pyspark_rocketmq.offsets import QueueName, QueueRange
 from pyspark_rocketmq.options import SinkOptions, SourceOptions
-from pyspark_rocketmq.rows import check_schema
+from pyspark_rocketmq.rows_to_messages import Columns
 from pyspark_rocketmq.sink import TaskId, send_rows
 from pyspark_rocketmq.source import read_ranges
 from rocketpy.errors import RocketError

@@ -14,8 +14,8 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
 from pyspark_rocketmq import ROW_ID_PROPERTY, RowNotSent, SeenRows
-from pyspark_rocketmq.columns import Columns
 from pyspark_rocketmq.options import SinkOptions
+from pyspark_rocketmq.rows_to_messages import Columns
 from pyspark_rocketmq.sink import TaskId, send_rows
 from rocketpy import Message
 from rocketpy.protocol.message.sysflag import MessageSysFlag

@@ -12,10 +12,10 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
 from pyspark_rocketmq import dedupe
-from pyspark_rocketmq.columns import Columns
 from pyspark_rocketmq.options import SinkOptions, SourceOptions
 from pyspark_rocketmq.planner import Planner
 from pyspark_rocketmq.row_ids import run_id_of
+from pyspark_rocketmq.rows_to_messages import Columns
 from pyspark_rocketmq.sink import TaskId, send_rows
 from pyspark_rocketmq.spark_version import HAS_READ_LIMITS
 from rocketpy import Message, MessageQueue

@@ -26,7 +26,7 @@ import pytest
 
 from pyspark_rocketmq import DataLoss, RowNotSent, use_java
 from pyspark_rocketmq.clients import freeze_modules
-from pyspark_rocketmq.columns import Columns, RequestRows
+from pyspark_rocketmq.messages_to_rows import QueueMessages, check_schema, to_batch
 from pyspark_rocketmq.offsets import (
     EARLIEST,
     LATEST,
@@ -44,7 +44,7 @@ from pyspark_rocketmq.planner import Planner
 from pyspark_rocketmq.reader import BatchReader, StreamReader
 from pyspark_rocketmq.record_arrays import RecordArrays
 from pyspark_rocketmq.row_ids import new_run_id, run_id_of
-from pyspark_rocketmq.rows import Rows, check_schema, to_batch
+from pyspark_rocketmq.rows_to_messages import Columns, RequestRows
 from pyspark_rocketmq.sink import Report, TaskId, send_rows
 from pyspark_rocketmq.source import read_ranges
 from pyspark_rocketmq.spark_version import ReadAllAvailable, ReadMaxRows
@@ -818,7 +818,7 @@ def test_a_time_that_no_calendar_has_is_null(born: int, expected: datetime | Non
     host = host_bytes("127.0.0.1", 10911)
     data = encode_record(b"T", 0, 0, 0, 1000, 0, born, host, 2, host, 0, 0, b"x", b"")
     columns = check_schema([("bornTimestamp", "timestamp")])
-    batch = to_batch(Rows(RecordArrays(data, np.array([0])), QUEUES[0], None), columns)
+    batch = to_batch(QueueMessages(RecordArrays(data, np.array([0])), QUEUES[0], None), columns)
     assert batch.column(0).to_pylist() == [expected]
 
 

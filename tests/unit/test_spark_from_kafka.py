@@ -74,7 +74,7 @@ def test_each_row_names_a_test_or_a_reason() -> None:
 def test_what_is_named_exists() -> None:
     """The table would send its reader to an option or column that is not there."""
     options = constants("options.py")
-    columns = constants("rows.py") | constants("columns.py")
+    columns = constants("messages_to_rows.py") | constants("rows_to_messages.py")
     for title, known in (
         (OPTIONS[0], options),
         (OPTIONS[1], options | columns),

@@ -34,8 +34,8 @@ from pyspark import __version__ as spark_version
 from pyspark.errors import PySparkException
 
 from examples.spark_session import start_session
-from pyspark_rocketmq.columns import Columns
 from pyspark_rocketmq.options import SinkOptions
+from pyspark_rocketmq.rows_to_messages import Columns
 from rocketpy import Message
 from rocketpy.sync import AdminClient, Producer
 from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer, ToolsMissing

@@ -22,11 +22,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pyspark_rocketmq.columns import Columns
+from pyspark_rocketmq.messages_to_rows import check_schema, source_schema
 from pyspark_rocketmq.offsets import QueueName, QueueRange
 from pyspark_rocketmq.options import SinkOptions, SourceOptions
 from pyspark_rocketmq.reader import BatchReader, StreamReader
-from pyspark_rocketmq.rows import check_schema, source_schema
+from pyspark_rocketmq.rows_to_messages import Columns
 from pyspark_rocketmq.sink import TaskId, send_rows
 from pyspark_rocketmq.source import read_ranges
 from rocketpy.sync import AdminClient

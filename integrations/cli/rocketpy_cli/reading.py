@@ -19,7 +19,7 @@ from rocketpy.errors import Retry, RocketError
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import PullResult, PullStatus
-from rocketpy.runtime.tasks import joined
+from rocketpy.runtime.tasks import subtask
 from rocketpy_cli.formats import Format
 from rocketpy_cli.positions import Kind, Position
 from rocketpy_cli.streams import Output
@@ -93,7 +93,7 @@ async def read_queues(
             for queue in queues:
                 begin = await position.offset(consumer, queue)
                 end = None if follow else await consumer.max_offset(queue)
-                reading.add(joined(read(queue, begin, end), f"read {queue}"))
+                reading.add(subtask(read(queue, begin, end), f"read {queue}"))
             while reading and printer.left:
                 done, reading = await asyncio.wait(
                     reading, timeout=_NEW_QUEUES_S if follow else None, return_when=asyncio.FIRST_COMPLETED
@@ -104,7 +104,7 @@ async def read_queues(
                 if follow and not done:
                     for queue in await _new_queues(consumer, topic, queues):
                         queues.add(queue)
-                        reading.add(joined(read(queue, 0, None), f"read {queue}"))
+                        reading.add(subtask(read(queue, 0, None), f"read {queue}"))
         finally:
             for task in reading:
                 task.cancel()
@@ -175,7 +175,7 @@ class _QueueReader:
 
     def _start(self, queue: MessageQueue, offset: int) -> asyncio.Task[PullResult]:
         pull = self.consumer.pull(queue, offset, _PULL_MAX, expression=self.expression)
-        return joined(pull, f"pull of {queue}")
+        return subtask(pull, f"pull of {queue}")
 
 
 async def read_as_member(

@@ -5,11 +5,11 @@ Spark looks for data sources in top-level modules named ``pyspark_*`` that have 
 
 from typing import Any
 
-from pyspark_rocketmq.columns import RowNotSent
 from pyspark_rocketmq.helpers import foreach_batch, offsets_behind_latest, use_java, write_batch
 from pyspark_rocketmq.options import ROW_ID_PROPERTY
 from pyspark_rocketmq.planner import DataLoss
 from pyspark_rocketmq.row_ids import SeenRows, dedupe
+from pyspark_rocketmq.rows_to_messages import RowNotSent
 from pyspark_rocketmq.sink import Report
 
 __all__ = [

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from pyspark_rocketmq.columns import Columns, fields_of
+from pyspark_rocketmq.messages_to_rows import Column, check_schema, source_schema
 from pyspark_rocketmq.options import SinkOptions, SourceOptions
 from pyspark_rocketmq.reader import BatchReader, StreamReader
-from pyspark_rocketmq.rows import Column, check_schema, source_schema
+from pyspark_rocketmq.rows_to_messages import Columns, fields_of
 from pyspark_rocketmq.spark_version import require_read_limits
 from pyspark_rocketmq.writer import BatchWriter, StreamWriter
 from rocketpy.errors import ConfigInvalid

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark import TaskContext
 
-from pyspark_rocketmq.columns import Columns, fields_of
 from pyspark_rocketmq.offsets import behind_latest, from_json
 from pyspark_rocketmq.options import SinkOptions
 from pyspark_rocketmq.row_ids import new_run_id
+from pyspark_rocketmq.rows_to_messages import Columns, fields_of
 from pyspark_rocketmq.sink import Report, TaskId, send_rows
 from rocketpy.errors import ConfigInvalid
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
+from pyspark_rocketmq.messages_to_rows import Column
 from pyspark_rocketmq.offsets import (
     Offsets,
     QueueName,
@@ -22,7 +23,6 @@ from pyspark_rocketmq.offsets import (
 )
 from pyspark_rocketmq.options import SourceOptions
 from pyspark_rocketmq.planner import Planner
-from pyspark_rocketmq.rows import Column
 from pyspark_rocketmq.source import read_ranges
 from pyspark_rocketmq.spark_version import (
     ReadAllAvailable,

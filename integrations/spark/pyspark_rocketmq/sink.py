@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from pyspark_rocketmq.clients import freeze_modules, producer_for
-from pyspark_rocketmq.columns import Columns, RowNotSent, Where
 from pyspark_rocketmq.options import SinkOptions
+from pyspark_rocketmq.rows_to_messages import Columns, QueueChoice, RowNotSent
 from rocketpy import Message, MessageQueue, Retry, RocketError, SendResult, SendStatus, by_hash
 from rocketpy.errors import (
     BatchIncomplete,
@@ -285,16 +285,16 @@ class _Task:
 
     # -- queues -------------------------------------------------------------------------------
 
-    def _find_queue(self, topic: str, where: Where, number: int) -> MessageQueue | None:
+    def _find_queue(self, topic: str, choice: QueueChoice, number: int) -> MessageQueue | None:
         """Return the queue of a row; None for any. Raises RowNotSent if the topic has no queues."""
-        if where is None or not topic:
+        if choice is None or not topic:
             return None
-        if isinstance(where, tuple):
-            return MessageQueue(topic, *where)
+        if isinstance(choice, tuple):
+            return MessageQueue(topic, *choice)
         queues = self._queues.get(topic)
         if queues is None:
             queues = self._queues[topic] = self._queues_of(topic, number)
-        return by_hash(queues, _ANY_MESSAGE, where)
+        return by_hash(queues, _ANY_MESSAGE, choice)
 
     def _queues_of(self, topic: str, number: int) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic; retries while the name server knows none. Raises RowNotSent."""

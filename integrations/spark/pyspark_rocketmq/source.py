@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_rocketmq.clients import consumer_for, freeze_modules
+from pyspark_rocketmq.messages_to_rows import Column, QueueMessages, to_batch
 from pyspark_rocketmq.offsets import QueueName, QueueRange
 from pyspark_rocketmq.options import SourceOptions
 from pyspark_rocketmq.planner import queue_name, report_loss
 from pyspark_rocketmq.record_arrays import Ints, RecordArrays, read_field, scan
-from pyspark_rocketmq.rows import Column, Rows, to_batch
 from rocketpy import ConsumerConfig, MessageExt, MessageQueue, PullStatus, Retry, RocketError
 from rocketpy.consumer.fetch.consumer_api import PullResponse
 from rocketpy.errors import RecordCorrupt
@@ -382,10 +382,10 @@ def to_batches(
         records = records.select(np.flatnonzero(is_wanted.to_numpy(zero_copy_only=False)))
     if all(column.field != "body" for column in columns):
         if len(records):
-            yield to_batch(Rows(records, queue, None), columns)
+            yield to_batch(QueueMessages(records, queue, None), columns)
         return
     for some, bodies in _with_bodies(records, queue, options):
-        yield to_batch(Rows(some, queue, bodies), columns)
+        yield to_batch(QueueMessages(some, queue, bodies), columns)
 
 
 def _intact(data: bytes, starts: Sequence[int], queue: QueueName, options: SourceOptions) -> list[int]:

@@ -15,9 +15,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_rocketmq.columns import Columns
 from pyspark_rocketmq.options import SinkOptions
 from pyspark_rocketmq.row_ids import new_run_id, run_id_of
+from pyspark_rocketmq.rows_to_messages import Columns
 from pyspark_rocketmq.sink import Report, TaskId, send_rows
 from pyspark_rocketmq.spark_version import StreamArrowWriter, arrow_batches
 

@@ -40,7 +40,7 @@ from rocketpy.protocol.bodies import ConsumerData, MessageQueue, SubscriptionDat
 from rocketpy.protocol.message import properties as names
 from rocketpy.results import QueueState
 from rocketpy.runtime.rate_limited_log import RateLimitedLog, abbreviate
-from rocketpy.runtime.tasks import Tasks, joined
+from rocketpy.runtime.tasks import Tasks, subtask
 
 log: Final = logging.getLogger("rocketpy.consumer")
 
@@ -209,7 +209,7 @@ class GroupMember:
         if self.consume_service is None:
             return ()
         timeout_s = self.config.close_timeout_ms / 1000
-        ending = joined(self.consume_service.close(timeout_s), f"end handlers of {self.group}")
+        ending = subtask(self.consume_service.close(timeout_s), f"end handlers of {self.group}")
         if timeout_s > _CLOSE_WARNING_S and not (await asyncio.wait({ending}, timeout=_CLOSE_WARNING_S))[0]:
             text = "group %s: close waits up to %.1f s for handlers of %s"
             log.warning(text, self.group, timeout_s, abbreviate(self.consume_service.in_progress()))

@@ -20,7 +20,7 @@ import msgspec
 
 from rocketpy.errors import RemoteProtocolError, StoreDamaged
 from rocketpy.protocol.bodies import Body
-from rocketpy.runtime.tasks import joined
+from rocketpy.runtime.tasks import subtask
 from rocketpy_broker.store.files.disk import Disk, disk_errors, store_error
 
 logger = logging.getLogger("rocketpy_broker.store.state_file")
@@ -84,7 +84,7 @@ async def save_in_thread(save: Callable[[], None]) -> None:
 
     A cancelled caller still waits for the end of the save, so that it cannot overwrite a later one.
     """
-    saving = joined(asyncio.to_thread(save), "save")
+    saving = subtask(asyncio.to_thread(save), "save")
     try:
         await asyncio.shield(saving)
     except asyncio.CancelledError:

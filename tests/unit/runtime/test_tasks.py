@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from rocketpy.errors import InvariantError, RocketError
-from rocketpy.runtime.tasks import Tasks, joined
+from rocketpy.runtime.tasks import Tasks, subtask
 
 
 async def _raises(error: BaseException) -> None:
@@ -130,7 +130,7 @@ async def test_the_first_failure_counts_and_reaches_the_whole() -> None:
 
 
 async def test_background_work_is_not_part_of_the_request_that_began_it() -> None:
-    """A consumer's pulls would belong to the span in which it was started, as only joined tasks should."""
+    """A consumer's pulls would belong to the span in which it was started, as only subtasks should."""
     variable = contextvars.ContextVar("variable", default="none")
     variable.set("a request's")
 
@@ -139,4 +139,4 @@ async def test_background_work_is_not_part_of_the_request_that_began_it() -> Non
 
     tasks = Tasks("the tester")
     assert await tasks.spawn(read(), "read") == "none"
-    assert await joined(read(), "read") == "a request's"
+    assert await subtask(read(), "read") == "a request's"

@@ -13,7 +13,7 @@ from rocketpy.consumer.fetch.consumer_api import PullResponse
 from rocketpy.errors import RecordCorrupt, Retry, RocketError
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import PullStatus
-from rocketpy.runtime.tasks import joined
+from rocketpy.runtime.tasks import subtask
 from rocketpy_cli.archives.files import Part, count_records
 
 log: Final = logging.getLogger("rocketpy.cli")
@@ -84,7 +84,7 @@ class QueueRecords:
         async def pull() -> tuple[list[tuple[int, int]], list[Response]]:
             return ranges, await self._consumer.pull_records(self._queue, ranges)
 
-        return joined(pull(), f"read {self._queue}")
+        return subtask(pull(), f"read {self._queue}")
 
     async def _take(self, begin: int, count: int, response: Response) -> Part | None:
         """Return the records of one response, if any. Advance the offset, or pause before a retry."""

@@ -90,8 +90,8 @@ class TargetTopic(ToolsConsumer):
         if is_alone or queue.broker_name in self._without_batches:
             return await self._send_one(queue, messages[0])
         properties = [message.properties for message in messages]
-        joined = b"\x02".join(properties)
-        if any(start in joined for start in self._dropped):
+        all_properties = b"\x02".join(properties)
+        if any(start in all_properties for start in self._dropped):
             properties = list(map(self._without_dropped, properties))
         elements = zip(messages, properties, strict=True)
         body = encode_batch([(message.flag, message.body, text) for message, text in elements])

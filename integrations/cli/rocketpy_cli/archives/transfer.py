@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final
 
-from rocketpy.runtime.tasks import joined
+from rocketpy.runtime.tasks import subtask
 
 _SAVE_EVERY_S: Final = 1.0
 
@@ -29,7 +29,7 @@ async def saved_regularly(save: Callable[[], Awaitable[None]]) -> AsyncIterator[
         if owner is not None and not ended.cancelled():
             owner.cancel()
 
-    task = joined(repeat(), "save state")
+    task = subtask(repeat(), "save state")
     task.add_done_callback(stop)
     try:
         yield
@@ -43,7 +43,7 @@ async def saved_regularly(save: Callable[[], Awaitable[None]]) -> AsyncIterator[
 
 async def run_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run coroutines concurrently. The first error cancels the others, and is raised when they have ended."""
-    tasks = [joined(work, "queue") for work in works]
+    tasks = [subtask(work, "queue") for work in works]
     try:
         for ended in asyncio.as_completed(tasks):
             await ended

@@ -22,7 +22,7 @@ from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy.message.message import Message, check_topic
 from rocketpy.producer import Producer
 from rocketpy.protocol.bodies import MessageQueue
-from rocketpy.runtime.tasks import joined
+from rocketpy.runtime.tasks import subtask
 from rocketpy_cli.archives.transfer import run_all
 from rocketpy_cli.context import Options, Yes
 from rocketpy_cli.progress import OnProgress, count_bar
@@ -198,8 +198,8 @@ class Bench:
 
     async def _read_all(self, consumer: PullConsumer, begins: Mapping[MessageQueue, int]) -> None:
         """Read until every message has arrived, or none has arrived for `_SILENCE_S`."""
-        complete = joined(self._complete.wait(), "complete")
-        reading = {joined(self._read(consumer, queue, begin), str(queue)) for queue, begin in begins.items()}
+        complete = subtask(self._complete.wait(), "complete")
+        reading = {subtask(self._read(consumer, queue, begin), str(queue)) for queue, begin in begins.items()}
         seen = -1
         try:
             while seen < len(self.received.latencies_ms) or not self._all_sent:

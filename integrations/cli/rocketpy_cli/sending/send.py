@@ -21,7 +21,7 @@ import typer
 from rocketpy import CompressionConfig, Message, Producer, ProducerConfig, SendResult, SendStatus
 from rocketpy.errors import BatchIncomplete, FlowControlled, MessageInvalid, Outcome, RocketError
 from rocketpy.message.columns import MessageColumns
-from rocketpy.runtime.tasks import joined
+from rocketpy.runtime.tasks import subtask
 from rocketpy_cli.context import Options, parse_pairs
 from rocketpy_cli.formats import PrintedMessage
 from rocketpy_cli.progress import OnBytes, bytes_bar
@@ -225,7 +225,7 @@ class LineSender:
             if self._error is not None:
                 return
             part = lines[start : start + _BATCH_LINES]
-            task = joined(self._send_batch(number + start, part, columns), "lines")
+            task = subtask(self._send_batch(number + start, part, columns), "lines")
             self._batches.add(task)
             task.add_done_callback(self._batches.discard)
 

@@ -21,14 +21,14 @@ async def test_requests_reach_each_broker(cluster: EmbeddedCluster) -> None:
         alone = await requests.masters(CLUSTER)
         assert alone == {"broker-a": str(cluster.brokers[0].address)}
         with pytest.raises(BrokerError, match="broker-a responded with code 3"):
-            await requests.call_each(alone, 9999, decode=lambda _: None)
+            await requests.call_all(alone, 9999, decode=lambda _: None)
         with pytest.raises(ConfigInvalid, match=f"no cluster 'Nowhere'; the name server knows: {CLUSTER}"):
             await requests.masters("Nowhere")
         async with missing_broker(cluster):
             masters = await requests.masters()
             assert masters == {**alone, "broker-z": "127.0.0.1:1"}
             with pytest.raises(BrokersFailed, match="1 of 2 servers failed: broker-z: ") as failed:
-                await requests.call_each(masters, code, decode=lambda response: len(response.body) > 0)
+                await requests.call_all(masters, code, decode=lambda response: len(response.body) > 0)
             assert failed.value.results == {"broker-a": True}
             assert isinstance(failed.value.errors["broker-z"], ConnectFailed)
             again = pickle.loads(pickle.dumps(failed.value))  # noqa: S301 - written here
@@ -36,7 +36,7 @@ async def test_requests_reach_each_broker(cluster: EmbeddedCluster) -> None:
         async with missing_broker(cluster, broker_id=1):
             masters = await requests.masters()
             with pytest.raises(BrokersFailed, match="broker-z has no master now") as failed:
-                await requests.call_each(masters, code, decode=lambda _: None)
+                await requests.call_all(masters, code, decode=lambda _: None)
             assert isinstance(failed.value.errors["broker-z"], RouteNotFound)
 
 
@@ -48,14 +48,14 @@ async def test_requests_reach_each_name_server(cluster: EmbeddedCluster) -> None
         with pytest.raises(
             BrokersFailed, match=r"failed: name server 127.0.0.1:1 cannot be reached"
         ) as failed:
-            await requests.call_each_namesrv(code)
+            await requests.call_all_namesrv(code)
         assert list(failed.value.results) == [f"name server {cluster.namesrv_address}"]
     async with AdminClient(cluster.namesrv_address) as admin:
-        assert list(await admin.topics._requests.call_each_namesrv(code)) == [
+        assert list(await admin.topics._requests.call_all_namesrv(code)) == [
             f"name server {cluster.namesrv_address}"
         ]
         with pytest.raises(BrokerError, match="code 3"):
-            await admin.topics._requests.call_each_namesrv(9999)
+            await admin.topics._requests.call_all_namesrv(9999)
 
 
 async def test_no_broker_at_all_is_an_error() -> None:

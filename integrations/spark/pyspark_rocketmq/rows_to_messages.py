@@ -1,4 +1,4 @@
-"""Converts columns of Arrow batches to messages.
+"""Converts Arrow batches to messages, for the sink.
 
 | column | type | meaning |
 |---|---|---|
@@ -73,10 +73,10 @@ _NAMES_MAX: Final = 64
 
 _NULL_TOPIC: Final = "the topic is null; give each row a topic, or set option topic"
 
-Where = tuple[str, int] | str | None
-"""The queue of a row: broker and id, or a sharding key; None for any."""
-FindQueue = Callable[[str, Where, int], MessageQueue | None]
-"""Returns the queue of a row, by topic, `Where` and row number; None for any. Raises RowNotSent."""
+QueueChoice = tuple[str, int] | str | None
+"""What a row says about its queue: broker and id, or a sharding key; None for any queue."""
+FindQueue = Callable[[str, QueueChoice, int], MessageQueue | None]
+"""Returns the queue of a row, by topic, choice and row number; None for any. Raises RowNotSent."""
 
 
 class RowNotSent(RuntimeError):
@@ -196,13 +196,7 @@ class Columns:
         }
         for topic, queue, is_delayed, group in self._groups(columns, lengths, first_row, find_queue):
             for rows, size in _split(group, lengths, options.batch_rows, options.batch_bytes):
-                numbers: Sequence[int]
-                if rows[-1] - rows[0] == len(rows) - 1:
-                    numbers = range(first_row + rows[0], first_row + rows[-1] + 1)
-                    select = _slicer(rows[0], len(rows))
-                else:
-                    numbers = [first_row + row for row in rows]
-                    select = _taker(rows)
+                numbers, select = _numbers(rows, first_row), _selection(rows)
                 own = {name: select(column) for name, column in columns.items()}
                 yield RequestRows(topic, queue, is_delayed, numbers, select(bodies), size, own)
 
@@ -236,29 +230,29 @@ class Columns:
         if (not self._is_grouped and min(lengths) > long_above) or not (self._is_grouped or separates):
             return [_Group(options.topic, None, False, range(len(lengths)))]
         found: dict[tuple[str, MessageQueue | None, bool, bool], list[int]] = {}
-        queues: dict[tuple[str, Where], MessageQueue | None] = {}
+        queues: dict[tuple[str, QueueChoice], MessageQueue | None] = {}
         topics: Iterable[str | None] = repeat(options.topic)
         if not options.topic:
             topics = _values(columns, "topic")
-        wheres, delays = self._wheres(columns, first_row), _values(columns, "delayLevel")
-        for row, (topic, where, delay, length) in enumerate(
-            zip(topics, wheres, delays, lengths, strict=False)
+        choices, delays = self._queue_choices(columns, first_row), _values(columns, "delayLevel")
+        for row, (topic, choice, delay, length) in enumerate(
+            zip(topics, choices, delays, lengths, strict=False)
         ):
             if topic is None:
                 raise RowNotSent(f"row {first_row + row} of the partition", "", TopicInvalid(_NULL_TOPIC))
-            target = (topic, where)
+            target = (topic, choice)
             queue = None
-            if where is not None:
+            if choice is not None:
                 if target not in queues:
                     queues[target] = find_queue(*target, first_row + row)
                 queue = queues[target]
-            key = (target[0], queue, bool(delay), queue is None and length > long_above)
+            key = (topic, queue, bool(delay), queue is None and length > long_above)
             found.setdefault(key, []).append(row)
         return [
             _Group(topic, queue, is_delayed, rows) for (topic, queue, is_delayed, _), rows in found.items()
         ]
 
-    def _wheres(self, columns: Mapping[str, pa.Array], first_row: int) -> Iterable[Where]:
+    def _queue_choices(self, columns: Mapping[str, pa.Array], first_row: int) -> Iterable[QueueChoice]:
         if "shardingKey" in columns:
             return _values(columns, "shardingKey")
         if "queueId" not in columns:
@@ -361,13 +355,25 @@ def _split(
         start += len(part)
 
 
-def _slicer(start: int, count: int) -> Callable[[pa.Array], pa.Array]:
-    return lambda column: column.slice(start, count)
+def _numbers(rows: Sequence[int], first_row: int) -> Sequence[int]:
+    """Return the numbers of rows in the partition."""
+    if _are_consecutive(rows):
+        return range(first_row + rows[0], first_row + rows[-1] + 1)
+    return [first_row + row for row in rows]
 
 
-def _taker(rows: Sequence[int]) -> Callable[[pa.Array], pa.Array]:
+def _selection(rows: Sequence[int]) -> Callable[[pa.Array], pa.Array]:
+    """Return a function that selects these rows of a column; if they are consecutive, without a copy."""
+    if _are_consecutive(rows):
+        start, count = rows[0], len(rows)
+        return lambda column: column.slice(start, count)
     indexes = pa.array(rows, pa.int32())
     return lambda column: column.take(indexes)
+
+
+def _are_consecutive(rows: Sequence[int]) -> bool:
+    """Whether no row is missing between the first and the last; the rows ascend."""
+    return rows[-1] - rows[0] == len(rows) - 1
 
 
 def _values(columns: Mapping[str, pa.Array], name: str) -> Iterable[Any]:

@@ -1,4 +1,4 @@
-"""The columns of the source: their types, and Arrow batches of them."""
+"""Converts messages to Arrow batches, for the source: its columns and their types."""
 
 from __future__ import annotations
 
@@ -25,9 +25,6 @@ _TIME: Final = pa.timestamp("us", tz="UTC")
 _TIME_MS_MIN: Final = -62_135_596_800_000
 _TIME_MS_MAX: Final = 253_402_300_799_999
 """Years 1 to 9999, the range of Spark's timestamps."""
-"""The ASCII characters at which `str.split` splits."""
-
-
 _HIDDEN: Final = RESERVED_PROPERTIES | TIMER_PROPERTIES | {PROPERTY_BODY_MARK}
 
 
@@ -38,7 +35,7 @@ class Column(NamedTuple):
     field: str
 
 
-class Rows(NamedTuple):
+class QueueMessages(NamedTuple):
     """Messages of one queue. bodies: decompressed; None if no column needs them."""
 
     records: RecordArrays
@@ -46,33 +43,40 @@ class Rows(NamedTuple):
     bodies: pa.Array | None
 
 
-def _bodies(rows: Rows) -> pa.Array:
+class _Kind(NamedTuple):
+    """A kind of column. spark_type: as in DDL. values: makes the column."""
+
+    spark_type: str
+    values: Callable[[QueueMessages], pa.Array]
+
+
+def _bodies(messages: QueueMessages) -> pa.Array:
     """Return the bodies as they were written; the sink marks null and empty ones."""
-    bodies = rows.bodies
+    bodies = messages.bodies
     if bodies is None or not pc.any(pc.equal(bodies, MARKED_BODY)).as_py():
         return bodies
-    marks = rows.records.properties.values_of(PROPERTY_BODY_MARK).to_pylist()
+    marks = messages.records.properties.values_of(PROPERTY_BODY_MARK).to_pylist()
     return pa.array(map(unmarked, bodies.to_pylist(), marks), pa.binary())
 
 
-def _number(name: str, kind: type[np.signedinteger]) -> Callable[[Rows], pa.Array]:
-    return lambda rows: pa.array(rows.records.field(name).astype(kind))
+def _number(name: str, kind: type[np.signedinteger]) -> Callable[[QueueMessages], pa.Array]:
+    return lambda messages: pa.array(messages.records.field(name).astype(kind))
 
 
-def _time(name: str) -> Callable[[Rows], pa.Array]:
+def _time(name: str) -> Callable[[QueueMessages], pa.Array]:
     """Return a column of microseconds; null outside the range of timestamps."""
 
-    def column(rows: Rows) -> pa.Array:
-        times = rows.records.field(name)
+    def column(messages: QueueMessages) -> pa.Array:
+        times = messages.records.field(name)
         unknown = (times < _TIME_MS_MIN) | (times > _TIME_MS_MAX)
         return pa.array(np.where(unknown, 0, times) * 1000, mask=unknown).view(_TIME)
 
     return column
 
 
-def _keys(rows: Rows) -> pa.Array:
+def _keys(messages: QueueMessages) -> pa.Array:
     """Return the keys, separated by single spaces; null where there is none."""
-    found = rows.records.properties.values_of(PROPERTY_KEYS)
+    found = messages.records.properties.values_of(PROPERTY_KEYS)
     buffer = found.buffers()[2]
     text = b"" if buffer is None else buffer.to_pybytes()
     if b" " not in text:
@@ -81,32 +85,35 @@ def _keys(rows: Rows) -> pa.Array:
     return pa.array(keys, pa.string())
 
 
-_COLUMNS: Final[dict[str, tuple[str, Callable[[Rows], pa.Array]]]] = {
-    "topic": ("string", lambda rows: pa.repeat(rows.queue.topic, len(rows.records))),
-    "brokerName": ("string", lambda rows: pa.repeat(rows.queue.broker, len(rows.records))),
-    "queueId": ("int", lambda rows: pa.repeat(pa.scalar(rows.queue.queue_id, pa.int32()), len(rows.records))),
-    "queueOffset": ("bigint", _number("queue_offset", np.int64)),
-    "msgId": ("string", lambda rows: rows.records.message_ids()),
-    "tags": ("string", lambda rows: rows.records.properties.values_of(PROPERTY_TAGS)),
-    "keys": ("string", _keys),
-    "body": ("binary", _bodies),
-    "properties": (
-        "map<string,string>",
-        lambda rows: rows.records.properties.maps_without(_HIDDEN),
+_COLUMNS: Final = {
+    "topic": _Kind("string", lambda messages: pa.repeat(messages.queue.topic, len(messages.records))),
+    "brokerName": _Kind("string", lambda messages: pa.repeat(messages.queue.broker, len(messages.records))),
+    "queueId": _Kind(
+        "int",
+        lambda messages: pa.repeat(pa.scalar(messages.queue.queue_id, pa.int32()), len(messages.records)),
     ),
-    "flag": ("int", _number("flag", np.int32)),
-    "sysFlag": ("int", _number("sys_flag", np.int32)),
-    "reconsumeTimes": ("int", _number("reconsume_times", np.int32)),
-    "bornTimestamp": ("timestamp", _time("born_timestamp")),
-    "storeTimestamp": ("timestamp", _time("store_timestamp")),
+    "queueOffset": _Kind("bigint", _number("queue_offset", np.int64)),
+    "msgId": _Kind("string", lambda messages: messages.records.message_ids()),
+    "tags": _Kind("string", lambda messages: messages.records.properties.values_of(PROPERTY_TAGS)),
+    "keys": _Kind("string", _keys),
+    "body": _Kind("binary", _bodies),
+    "properties": _Kind(
+        "map<string,string>",
+        lambda messages: messages.records.properties.maps_without(_HIDDEN),
+    ),
+    "flag": _Kind("int", _number("flag", np.int32)),
+    "sysFlag": _Kind("int", _number("sys_flag", np.int32)),
+    "reconsumeTimes": _Kind("int", _number("reconsume_times", np.int32)),
+    "bornTimestamp": _Kind("timestamp", _time("born_timestamp")),
+    "storeTimestamp": _Kind("timestamp", _time("store_timestamp")),
 }
-"""Spark type, and function that makes the column, by name."""
+"""Name of a column -> its kind."""
 _CANONICAL: Final = {name.lower(): name for name in _COLUMNS}
 
 
 def source_schema(*, include_headers: bool = True) -> str:
     """Return the source's columns in Spark's DDL. include_headers: with the column `properties`."""
-    columns = {name: type_name for name, (type_name, _) in _COLUMNS.items()}
+    columns = {name: kind.spark_type for name, kind in _COLUMNS.items()}
     if not include_headers:
         del columns["properties"]
     return ", ".join(f"{name} {type_name}" for name, type_name in columns.items())
@@ -119,17 +126,16 @@ def check_schema(fields: Sequence[tuple[str, str]], *, include_headers: bool = T
         known = _CANONICAL.get(name.lower())
         if known is None:
             raise ConfigInvalid(f"the source has no column {name!r}; it has {', '.join(_COLUMNS)}")
-        if _COLUMNS[known][0] != type_name:
-            raise ConfigInvalid(
-                f"column {name!r} is {_COLUMNS[known][0]}, not {type_name}; cast it after reading"
-            )
+        wanted = _COLUMNS[known].spark_type
+        if wanted != type_name:
+            raise ConfigInvalid(f"column {name!r} is {wanted}, not {type_name}; cast it after reading")
         if known == "properties" and not include_headers:
             raise ConfigInvalid("column 'properties' needs option includeHeaders=true")
         columns.append(Column(name, known))
     return tuple(columns)
 
 
-def to_batch(rows: Rows, columns: Sequence[Column]) -> pa.RecordBatch:
+def to_batch(messages: QueueMessages, columns: Sequence[Column]) -> pa.RecordBatch:
     """Return messages as one Arrow batch with these columns."""
-    arrays = [_COLUMNS[column.field][1](rows) for column in columns]
+    arrays = [_COLUMNS[column.field].values(messages) for column in columns]
     return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
