@@ -253,8 +253,9 @@ class Topics:
     async def delete(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic with its messages: at the brokers, then at each name server.
 
-        A missing topic is not an error. Consumer groups keep their offsets. With autoCreateTopicEnable, a
-        producer that is still sending creates the topic again.
+        A missing topic is not an error. Brokers of RocketMQ before 5 keep the offsets of consumer groups,
+        which skip messages of a new topic of this name. With autoCreateTopicEnable, a producer that is still
+        sending creates the topic again.
 
         Args:
             topic: The name of the topic.

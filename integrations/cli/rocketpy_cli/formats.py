@@ -39,6 +39,7 @@ class PrintedMessage(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
     keys: str | list[str] = msgspec.field(default_factory=list)
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     delay_level: int = 0
+    flag: int = 0
     body: object = None
     body_base64: str | None = None
     decode_error: str | None = None
@@ -58,6 +59,7 @@ def printed(message: MessageExt) -> PrintedMessage:
         tags=message.tags,
         keys=list(message.keys),
         properties=_user_properties(message),
+        flag=message.flag,
         decode_error=None if message.decode_error is None else str(message.decode_error),
         dead_letter_reason=message.dead_letter_reason,
     )
@@ -131,6 +133,7 @@ _FIELDS: Final[dict[str, Callable[[MessageExt], object]]] = {
     "store_timestamp": lambda message: message.store_timestamp,
     "store_time": lambda message: _time(message.store_timestamp),
     "reconsume_times": lambda message: message.reconsume_times,
+    "flag": lambda message: message.flag,
 }
 """Fields of a template besides ``body`` and ``properties[NAME]``."""
 

@@ -38,7 +38,7 @@ class OffsetHandler:
     def query(self, channel: Channel, request: Command) -> Command:
         """Handle QUERY_CONSUMER_OFFSET.
 
-        A group without an offset gets 0 if the queue still has its first message, and this one is recent
+        A group without an offset gets that of the first message if the queue still has it, and it is recent
         enough to be in memory. Otherwise the response is QUERY_NOT_FOUND, and the client decides where to
         start (QUIRKS 33).
         """
@@ -46,13 +46,21 @@ class OffsetHandler:
         topic, queue_id = header.topic, header.queue_id
         offset = self.offsets.get(header.consumer_group, topic, queue_id)
         if offset is None:
-            has_first = self.store.min_offset_in_queue(topic, queue_id) <= 0
-            if not (has_first and self.store.is_in_memory(topic, queue_id, 0)):
+            offset = self.store.min_offset_in_queue(topic, queue_id)
+            has_first = offset <= 0 or self._has_all_since_deletion(topic)
+            if not (has_first and self.store.is_in_memory(topic, queue_id, offset)):
                 # RocketMQ's own text.
                 text = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
                 raise Rejected(ResponseCode.QUERY_NOT_FOUND, text)
-            offset = 0
         return request.reply(header=QueryConsumerOffsetResponseHeader(offset=offset))
+
+    def _has_all_since_deletion(self, topic: str) -> bool:
+        """Return whether a topic was deleted, and the log still has all messages of the one created since.
+
+        The queues of the new topic continue the offsets of the deleted one, so they do not begin at 0.
+        """
+        end = self.topics.deleted.get(topic)
+        return end is not None and end >= self.store.min_physical_offset
 
     @handles(RequestCode.UPDATE_CONSUMER_OFFSET)
     def update(self, channel: Channel, request: Command) -> Command:

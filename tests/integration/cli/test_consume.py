@@ -120,8 +120,8 @@ async def test_filters(cluster: EmbeddedCluster, producer: Producer) -> None:
 
 
 async def test_json_lines_can_be_sent_again(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """A copy of a topic would lose bodies, tags, keys or properties."""
-    given = Message("T", b"\xff\x00", tags="a", keys=["k", "l"], properties={"shop": "x"})
+    """A copy of a topic would lose bodies, tags, keys, properties or flags."""
+    given = Message("T", b"\xff\x00", tags="a", keys=["k", "l"], properties={"shop": "x"}, flag=-7)
     results = [await producer.send(given), await producer.send(Message("T", "wörld".encode()))]
     lines = (await consume(cluster, "--json")).out
     found = {line["message_id"]: line for line in map(json.loads, lines.splitlines())}
@@ -132,13 +132,14 @@ async def test_json_lines_can_be_sent_again(cluster: EmbeddedCluster, producer: 
     sent = await run("send", "Copy", "--json-lines", "-n", address, given=lines.encode())
     assert sent.status == 0
     copied = (await run("consume", "Copy", "--json", "--namesrv", address)).out
-    fields = ("body", "body_base64", "tags", "keys", "properties")
+    fields = ("body", "body_base64", "tags", "keys", "properties", "flag")
 
     def contents(text: str) -> list[str]:
         return sorted(str([json.loads(line).get(field) for field in fields]) for line in text.splitlines())
 
     assert contents(copied) == contents(lines)
     assert "wörld" in copied
+    assert '"flag":-7' in copied
 
 
 async def test_templates(cluster: EmbeddedCluster, producer: Producer) -> None:
@@ -150,7 +151,7 @@ async def test_templates(cluster: EmbeddedCluster, producer: Producer) -> None:
     assert done.out == f"{{{result.queue.queue_id}:0}}\ta\tk l\tx\tbody\n"
     names = (
         "topic broker_name message_id offset_message_id properties born_timestamp born_time store_timestamp "
-        "store_time reconsume_times"
+        "store_time reconsume_times flag"
     )
     done = await consume(cluster, "--format", "|".join(f"{{{name}}}" for name in names.split()))
     values = dict(zip(names.split(), done.out.rstrip("\n").split("|"), strict=True))
@@ -161,6 +162,7 @@ async def test_templates(cluster: EmbeddedCluster, producer: Producer) -> None:
     stored = datetime.fromisoformat(values["store_time"])
     assert abs(stored.timestamp() * 1000 - int(values["store_timestamp"])) < 1
     assert values["reconsume_times"] == "0"
+    assert values["flag"] == "0"
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,10 @@ async def test_json_lines(cluster: EmbeddedCluster, tmp_path: Path) -> None:
         (b'{"tags": "y"}', 'line 2: the object has no "body"'),
         (b'{"body": "x", "properties": {"KEYS": "y"}}', "line 2: property name 'KEYS' is reserved"),
         (b'{"body_base64": "?"}', "line 2: not a message: "),
+        (
+            b'{"body_base64": "eJw=", "decode_error": "x"}',
+            "line 2: the body was not decoded when it was read: x",
+        ),
         (b"no json", "line 2: not a message: JSON is malformed"),
     ],
 )

@@ -52,6 +52,23 @@ async def test_a_new_group_starts_at_0_of_a_queue_that_is_whole(tmp_path: Path) 
         assert (await query(client, 1)).code == ResponseCode.QUERY_NOT_FOUND
 
 
+async def test_a_group_starts_at_the_first_message_since_the_deletion_of_its_topic(tmp_path: Path) -> None:
+    """Queues of the new topic continue the old offsets: a group without one would begin at their end."""
+    parts = BrokerParts(tmp_path)
+    async with served(parts) as (client,):
+        put(parts.store, 0)
+        put(parts.store, 1)
+        parts.store.queues.queues["T", 0].min_offset = 1
+        begin = parts.store.min_physical_offset
+        for log_end, code in ((begin - 1, ResponseCode.QUERY_NOT_FOUND), (begin, ResponseCode.SUCCESS)):
+            # if the log begins after the deletion, messages of the new topic may have expired
+            parts.topics.deleted = {"T": log_end}
+            assert (await query(client)).code == code
+        assert (await query(client)).ext_fields() == {"offset": "1"}
+        parts.topics.deleted = {"Other": begin}
+        assert (await query(client)).code == ResponseCode.QUERY_NOT_FOUND
+
+
 async def test_offsets_above_the_limit_are_rejected(tmp_path: Path) -> None:
     """maxConsumerOffsets: clients could fill the memory of the broker with offsets of invented queues."""
     parts = BrokerParts(tmp_path, consume=ConsumeConfig(offsets_max=1))

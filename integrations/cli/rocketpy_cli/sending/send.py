@@ -67,7 +67,8 @@ def send(
         bool,
         typer.Option(
             "--json-lines",
-            help='Each line is an object: {"body":…,"tags":…,"keys":[…],"properties":{…},"delay_level":…}',
+            help='Each line is an object: {"body":…,"tags":…,"keys":[…],"properties":{…},"flag":…,'
+            '"delay_level":…}',
         ),
     ] = False,
     tags: Annotated[str | None, typer.Option("--tags", "-t", metavar="TAG", help="The tag.")] = None,
@@ -339,6 +340,8 @@ def _from_json(topic: str, line: bytes) -> Message:
     """Make a message from a JSON object. Raises MessageInvalid."""
     try:
         given = _decoder.decode(line)
+        if given.decode_error is not None:
+            raise MessageInvalid(f"the body was not decoded when it was read: {given.decode_error}")
         if given.body_base64 is not None:
             body = base64.b64decode(given.body_base64, validate=True)
         elif given.body is None:
@@ -354,4 +357,5 @@ def _from_json(topic: str, line: bytes) -> Message:
         keys=given.keys,
         properties=given.properties,
         delay_level=given.delay_level,
+        flag=given.flag,
     )

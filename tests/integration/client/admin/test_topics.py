@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketpy import AdminClient, ClientConfig, Credentials, Message, Producer
+from rocketpy import AdminClient, ClientConfig, ConsumeFrom, Credentials, Message, Producer
 from rocketpy.admin import Permission, TopicSettings
 from rocketpy.errors import (
     BrokerError,
@@ -323,6 +323,25 @@ async def test_a_deleted_topic_is_gone(admin: AdminClient, cluster: EmbeddedClus
         await admin.topics.describe("T")
     with pytest.raises(BrokersFailed, match=r"2 of 2 servers failed: .*reserved"):
         await admin.topics.delete("SELF_TEST_TOPIC")
+
+
+async def test_a_group_reads_all_of_a_topic_that_is_created_again(
+    admin: AdminClient, cluster: EmbeddedCluster
+) -> None:
+    """A group that is offline meanwhile would begin at the end: the topic's deletion removes its offsets."""
+    await admin.topics.create("T", 2)
+    handler = Seen()
+    async with Producer("p", cluster.namesrv_address) as producer:
+        queues = await producer.fetch_publish_message_queues("T")
+        old = [(await producer.send(Message("T", b"old"), queue=queue)).message_id for queue in queues]
+        async with consuming(cluster, handler, consume_from=ConsumeFrom.LAST_OFFSET):
+            await until(lambda: len(handler.messages) == len(old))
+        await admin.topics.delete("T")
+        await admin.topics.create("T", 2)
+        new = [(await producer.send(Message("T", b"new"), queue=queue)).message_id for queue in queues]
+    async with consuming(cluster, handler, name="again", consume_from=ConsumeFrom.LAST_OFFSET):
+        await until(lambda: len(handler.messages) == len(old) + len(new))
+    assert {message.message_id for message in handler.messages} == {*old, *new}
 
 
 async def test_a_topic_is_deleted_in_one_cluster_only(
