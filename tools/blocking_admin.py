@@ -1,23 +1,48 @@
-"""Writes rocketpy/sync/admin.py: blocking wrappers for the parts of the admin client.
+"""Writes rocketpy/sync/methods.py: blocking forms of the methods of the asyncio clients.
 
     python -m tools.blocking_admin --check    fails if the file is out of date
     python -m tools.blocking_admin --write    writes the file, unformatted: run ruff format afterwards
 
-A part is a class of rocketpy/admin whose constructor takes only `AdminRequests`. Each of its public methods
-gets a wrapper with the same signature, which waits for the result.
+Each asyncio class gets a counterpart with the same base classes, parameters, types and attributes. A method
+that the classes in rocketpy/sync define by hand is left to them.
 """
+
+from __future__ import annotations
 
 import ast
 import builtins
+import inspect
 import sys
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+import textwrap
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import cast
 
+import rocketpy
 from tools.import_map import ROOT
 
-PARTS = ROOT / "rocketpy/admin"
-TARGET = ROOT / "rocketpy/sync/admin.py"
-_HEAD = '''"""The parts of the blocking `AdminClient`; see those of `rocketpy.AdminClient`.
+TARGET = ROOT / "rocketpy/sync/methods.py"
+CLIENTS: tuple[type, ...] = (
+    rocketpy.Producer,
+    rocketpy.PushConsumer,
+    rocketpy.LitePullConsumer,
+    rocketpy.PullConsumer,
+    rocketpy.AdminClient,
+)
+ELSEWHERE = {
+    "GroupConsumer.member": "for rocketpy itself",
+    "Producer.drain": "`send` and `send_oneway` wait",
+    "Producer.request_nowait": "`request_async`",
+    "Producer.send_nowait": "`send_async`",
+    "Producer.transactions": "for wrappers, which need an event loop",
+    "PushConsumer.running_properties": "for rocketpy itself",
+    "LitePullConsumer.running_properties": "for rocketpy itself",
+}
+"""Methods without a counterpart of this name, and what there is instead."""
+FUTURES = ("pull", "pull_records")
+"""Methods of which another form returns the future of the result: `pull_async`."""
+RUNNERS = {"assign": "_configure", "close": "_close", "subscribe": "_configure", "unsubscribe": "_configure"}
+"""Methods that may be called before the start -> the method of `Blocking` that runs them."""
+_HEAD = '''"""The methods of the asyncio clients, in classes that wait for their results.
 
 Written by python -m tools.blocking_admin --write; do not edit.
 """
@@ -25,57 +50,25 @@ Written by python -m tools.blocking_admin --write; do not edit.
 from __future__ import annotations
 
 '''
-_START = '''
-class {name}(BlockingPart[{stem}.{name}]):
-    """See `{module}.{name}`."""
-'''
+_WIDTH = 110
 _ITERATOR = "AsyncIterator"
 
-
-class Part(NamedTuple):
-    """A part of the admin client: the name and text of its module, and its class."""
-
-    stem: str
-    tree: ast.Module
-    definition: ast.ClassDef
-
-    @property
-    def module(self) -> str:
-        """The full name of the module."""
-        return f"rocketpy.admin.{self.stem}"
+Method = ast.AsyncFunctionDef | ast.FunctionDef
 
 
-def read_parts() -> list[Part]:
-    """Return all parts, in the order of their modules."""
-    return [
-        part for path in sorted(PARTS.glob("*.py")) for part in parts_of(path.stem, path.read_text("utf-8"))
-    ]
+def generate(clients: Sequence[type], by_hand: Mapping[str, Collection[str]]) -> str:
+    """Return the text of the module. by_hand: the methods that classes of rocketpy/sync define."""
+    module = _Module(by_hand)
+    for client in clients:
+        module.add_client(client)
+    return module.text()
 
 
-def parts_of(stem: str, text: str) -> list[Part]:
-    """Return the parts in the text of a module."""
-    tree = ast.parse(text)
-    return [Part(stem, tree, node) for node in tree.body if isinstance(node, ast.ClassDef) and _is_part(node)]
-
-
-def generate(parts: Sequence[Part]) -> str:
-    """Return the text of the module. Raises ValueError for a method that cannot be wrapped."""
-    imports = {("rocketpy.sync.blocking", "BlockingPart")}
-    classes = []
-    for part in parts:
-        imports.add(("rocketpy.admin", part.stem))
-        lines = [_START.format(name=part.definition.name, module=part.module, stem=part.stem)]
-        for method in _methods(part):
-            lines.append(_wrapper(part, method))
-            imports.update(_imports_of(part, method))
-            if _is_iterator(method):
-                imports.update([("collections.abc", "Iterator"), ("rocketpy.sync.loop_thread", "iterate")])
-        classes.append("\n".join(lines))
-    froms = [
-        f"from {module} import {', '.join(sorted(name for found, name in imports if found == module))}\n"
-        for module in sorted({module for module, _ in imports})
-    ]
-    return _HEAD + "".join(froms) + "\n" + "\n".join(classes)
+def methods_by_hand() -> dict[str, set[str]]:
+    """Return the methods that each class in rocketpy/sync defines, besides those in the generated module."""
+    texts = [path.read_text("utf-8") for path in TARGET.parent.glob("*.py") if path != TARGET]
+    classes = [node for text in texts for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
+    return {node.name: {method.name for method in _methods(node)} for node in classes}
 
 
 def is_current(text: str, wanted: str) -> bool:
@@ -88,7 +81,7 @@ def main(arguments: list[str]) -> int:
     if arguments not in (["--check"], ["--write"]):
         print(__doc__)
         return 2
-    wanted = generate(read_parts())
+    wanted = generate(CLIENTS, methods_by_hand())
     if TARGET.exists() and is_current(TARGET.read_text("utf-8"), wanted):
         return 0
     if arguments == ["--write"]:
@@ -98,44 +91,148 @@ def main(arguments: list[str]) -> int:
     return 1
 
 
-def _is_part(node: ast.ClassDef) -> bool:
-    constructors = (f for f in node.body if isinstance(f, ast.FunctionDef) and f.name == "__init__")
-    taken = [argument.annotation for function in constructors for argument in function.args.args[1:]]
-    return [found.id for found in taken if isinstance(found, ast.Name)] == ["AdminRequests"] and len(
-        taken
-    ) == 1
+class _Module:
+    """The generated module while it grows."""
+
+    def __init__(self, by_hand: Mapping[str, Collection[str]]) -> None:
+        self._by_hand = by_hand
+        self._imports = {("typing", "Final"), ("typing", "TypeVar")}
+        self._classes: dict[type, str] = {}
+
+    def text(self) -> str:
+        imports = [f"from {module} import {name}" for module, name in sorted(self._imports)]
+        return _HEAD + "\n".join([*imports, *self._classes.values()]) + "\n"
+
+    def add_client(self, client: type) -> None:
+        """Add the counterpart of a client, after those of its parts, with a constructor."""
+        body = _definition(client).body
+        init = next(node for node in body if isinstance(node, Method) and node.name == "__init__")
+        lines = [
+            f"    def __init__({ast.unparse(init.args)}) -> None:",
+            f"        super().__init__({self._path(client)}({', '.join(_passed(init.args))}))",
+        ]
+        self._import_names(client, init)
+        for name, (owner, annotation) in _attributes(client).items():
+            if annotation == "Final":
+                lines.append(f"        self.{name}: Final = self._inner.{name}")
+            else:
+                part = getattr(sys.modules[owner.__module__], annotation)
+                self._add(part, "BlockingPart")
+                lines.append(
+                    f"        self.{name}: {annotation} = {annotation}(self._inner.{name}, self._loop_thread)"
+                )
+        self._add(client, "Blocking", lines)
+
+    def _add(self, cls: type, base: str, constructor: Sequence[str] = ()) -> list[str]:
+        """Add the counterpart of a class, after those of its base classes; return what has its methods.
+
+        base: the base class where the class itself has none.
+        """
+        bases = [name for one in cls.__bases__ if _is_ours(one) for name in self._add(one, base)]
+        by_hand = {*self._by_hand.get(base, ()), *self._by_hand.get(cls.__name__, ())}
+        methods = [
+            method
+            for method in _methods(_definition(cls))
+            if method.name not in by_hand and f"{cls.__name__}.{method.name}" not in ELSEWHERE
+        ]
+        if not methods and not constructor:
+            return bases
+        if cls not in self._classes:
+            lines, path = [], self._path(cls)
+            if base == "Blocking" and not constructor:  # several clients share it
+                lines.append(f'_{cls.__name__} = TypeVar("_{cls.__name__}", bound={path})')
+                path = f"_{cls.__name__}"
+            self._imports.add(("rocketpy.sync.blocking", base))
+            lines += [
+                f"class {cls.__name__}({', '.join(f'{name}[{path}]' for name in bases or [base])}):",
+                f'    """The methods of `{cls.__module__}.{cls.__name__}`, which describes them in full."""',
+                *constructor,
+            ]
+            for method in methods:
+                self._import_names(cls, method)
+                lines += self._counterparts(method)
+            self._classes[cls] = "\n".join(lines)
+        return [cls.__name__]
+
+    def _counterparts(self, method: Method) -> Iterator[str]:
+        """Yield the methods that wait for this one, or return its future."""
+        name, passed = method.name, ", ".join(_passed(method.args))
+        result = "None" if method.returns is None else ast.unparse(method.returns)
+        runner = RUNNERS.get(name, "_run")
+        if isinstance(method, ast.AsyncFunctionDef) or _is_iterator(method):
+            work = f"self._inner.{name}({passed})"
+        else:
+            self._imports.add(("rocketpy.sync.loop_thread", "as_coroutine"))
+            is_property = "property" in map(ast.unparse, method.decorator_list)
+            call = f"lambda: self._inner.{name}" if is_property else f"self._inner.{name}"
+            work = f"as_coroutine({', '.join(filter(None, (call, passed)))})"
+        if _is_iterator(method):
+            self._imports.add(("collections.abc", "Iterator"))
+            result, runner = result.removeprefix("Async"), "_iterate"
+        head = f"def {{name}}({ast.unparse(method.args)}) -> {{result}}:"
+        body = ("" if result == "None" else "return ") + f"self.{runner}({work})"
+        yield _text(head.format(name=name, result=result), _summary(method), body)
+        if name in FUTURES:
+            self._imports.add(("concurrent.futures", "Future"))
+            head = head.format(name=f"{name}_async", result=f"Future[{result}]")
+            doc = f"Do the same as `{name}`, but return the future of the result."
+            yield _text(head, doc, f"return self._loop_thread().submit({work})")
+
+    def _path(self, cls: type) -> str:
+        """Return the name of an asyncio class in the generated module."""
+        package, _, module = cls.__module__.rpartition(".")
+        self._imports.add((package, module))
+        return f"{module}.{cls.__name__}"
+
+    def _import_names(self, cls: type, method: Method) -> None:
+        """Import what the signature of a method refers to."""
+        known = {
+            alias.name: found.module or ""
+            for found in ast.walk(ast.parse(inspect.getsource(sys.modules[cls.__module__])))
+            if isinstance(found, ast.ImportFrom)
+            for alias in found.names
+        }
+        signature = [method.args, *([] if method.returns is None else [method.returns])]
+        for name in (
+            found.id for tree in signature for found in ast.walk(tree) if isinstance(found, ast.Name)
+        ):
+            if name != _ITERATOR and not hasattr(builtins, name):
+                self._imports.add((known.get(name, cls.__module__), name))
 
 
-def _methods(part: Part) -> Iterator[ast.AsyncFunctionDef | ast.FunctionDef]:
-    for node in part.definition.body:
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
+def _is_ours(cls: type) -> bool:
+    return cls.__module__ not in {"builtins", "typing"}
+
+
+def _definition(cls: type) -> ast.ClassDef:
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    return cast("ast.ClassDef", definition)
+
+
+def _methods(definition: ast.ClassDef) -> Iterator[Method]:
+    """Yield the public methods and properties that a class implements."""
+    for node in definition.body:
+        if not isinstance(node, Method) or node.name.startswith("_"):
             continue
-        if isinstance(node, ast.FunctionDef) and not _is_iterator(node):
-            raise ValueError(
-                f"{part.definition.name}.{node.name} is not async; it would run outside of the event loop"
-            )
-        yield node
+        if ast.unparse(node.body[-1]) != "raise NotImplementedError":
+            yield node
 
 
-def _is_iterator(node: ast.AsyncFunctionDef | ast.FunctionDef) -> bool:
-    result = node.returns
+def _attributes(client: type) -> dict[str, tuple[type, str]]:
+    """Return the public attributes of a client, with the class that sets each and its annotation."""
+    return {
+        node.target.attr: (owner, ast.unparse(node.annotation))
+        for owner in reversed(client.__mro__)
+        if _is_ours(owner)
+        for node in ast.walk(_definition(owner))
+        if isinstance(node, ast.AnnAssign) and isinstance(node.annotation, ast.Name)
+        if isinstance(node.target, ast.Attribute) and not node.target.attr.startswith("_")
+    }
+
+
+def _is_iterator(method: Method) -> bool:
+    result = method.returns
     return isinstance(result, ast.Subscript) and ast.unparse(result.value) == _ITERATOR
-
-
-def _wrapper(part: Part, node: ast.AsyncFunctionDef | ast.FunctionDef) -> str:
-    """Return the text of the blocking wrapper of a method."""
-    result = "None" if node.returns is None else ast.unparse(node.returns)
-    call = f"self._inner.{node.name}({', '.join(_passed(node.args))})"
-    if _is_iterator(node):
-        result = result.removeprefix("Async")
-        body = f"return iterate(self._loop_thread(), {call})"
-    else:
-        body = ("" if result == "None" else "return ") + f"self._loop_thread().run({call})"
-    return (
-        f"    def {node.name}({ast.unparse(node.args)}) -> {result}:\n"
-        f'        """See `{part.module}.{part.definition.name}.{node.name}`."""\n'
-        f"        {body}\n"
-    )
 
 
 def _passed(arguments: ast.arguments) -> Iterator[str]:
@@ -148,18 +245,18 @@ def _passed(arguments: ast.arguments) -> Iterator[str]:
         yield f"**{arguments.kwarg.arg}"
 
 
-def _imports_of(part: Part, node: ast.AsyncFunctionDef | ast.FunctionDef) -> Iterator[tuple[str, str]]:
-    """Yield the module and name of everything that a signature refers to."""
-    known = {
-        alias.name: found.module or ""
-        for found in part.tree.body
-        if isinstance(found, ast.ImportFrom)
-        for alias in found.names
-    }
-    signature = [node.args, *([] if node.returns is None else [node.returns])]
-    for name in (found.id for tree in signature for found in ast.walk(tree) if isinstance(found, ast.Name)):
-        if name != _ITERATOR and not hasattr(builtins, name):
-            yield known.get(name, part.module), name
+def _summary(method: Method) -> str:
+    """Return the first sentence of a docstring."""
+    paragraph = " ".join((ast.get_docstring(method) or "").partition("\n\n")[0].split())
+    return paragraph.partition(". ")[0].removesuffix(".") + "."
+
+
+def _text(head: str, doc: str, body: str) -> str:
+    """Return the text of a method, with its docstring in lines that are not too long."""
+    indent = " " * 8
+    doc = textwrap.fill(f'{indent}"""{doc}', _WIDTH - len('"""'), subsequent_indent=indent)
+    end = f"\n{indent}" if "\n" in doc else ""
+    return f'    {head}\n{doc}{end}"""\n{indent}{body}\n'
 
 
 def _shape(text: str) -> tuple[set[tuple[str | None, str]], list[str]]:

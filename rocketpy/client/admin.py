@@ -16,7 +16,7 @@ from typing import Final
 
 from rocketpy.client.broker_api import BrokerApi, create_missing, log_failed
 from rocketpy.client.instance import ClientInstance
-from rocketpy.client.lifecycle import Lifecycle
+from rocketpy.client.lifecycle import Client
 from rocketpy.client.message_index import FOREVER_MS, MAX_BODY_BYTES, MessageIndex, QueryResult
 from rocketpy.client.namespace import wrap, wrap_queue
 from rocketpy.client.routing.routes import publish_route
@@ -37,7 +37,7 @@ _CREATE_ATTEMPTS: Final = 5
 _ROUTE_POLL_S: Final = 0.05
 
 
-class AdminApi(Lifecycle):
+class AdminApi(Client):
     """Queries, and the creation of topics.
 
     Every method raises ClientClosed, RouteNotFound, TransportError and BrokerError.

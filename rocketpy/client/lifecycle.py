@@ -18,37 +18,12 @@ from rocketpy.runtime.tasks import subtask
 class Lifecycle:
     """Base class for objects with `start()` and `close()`, by hand or by `async with`."""
 
-    # Class attributes, for an object whose `__init__` has raised.
-    _client: ClientInstance | None = None
-    _is_starting = False
-
     async def start(self) -> None:
         """Start, once."""
         raise NotImplementedError
 
     async def close(self) -> object:
         """Stop. Safe to call again."""
-        raise NotImplementedError
-
-    async def _connect(self, config: ClientConfig, what: str, *, wait: bool) -> ClientInstance:
-        """Acquire the client instance, once. what: the name of this object, for errors.
-
-        Raises ConfigInvalid if this object was started before, and ClientClosed if it was started before a
-        fork. Also raises what `ClientInstance.acquire` raises; then `start` can be called again.
-        """
-        if self._client is not None:
-            self._client.check_process()
-        if self._client is not None or self._is_starting:
-            raise ConfigInvalid(f"{what} was started before; create a new one")
-        self._is_starting = True
-        try:
-            self._client = await ClientInstance.acquire(config, wait=wait)
-        finally:
-            self._is_starting = False
-        return self._client
-
-    def _running_client(self) -> ClientInstance:
-        """Return the client instance. Raises ClientClosed unless it runs in the current event loop."""
         raise NotImplementedError
 
     def _left_open(self) -> str | None:
@@ -72,7 +47,44 @@ class Lifecycle:
         await self.close()
 
 
-class BoundToClient(Lifecycle):
+class Client(Lifecycle):
+    """Base class of producers, consumers and admin clients."""
+
+    # Class attributes, for an object whose `__init__` has raised.
+    _client: ClientInstance | None = None
+    _is_starting = False
+
+    async def start(self, *, wait: bool = True) -> None:
+        """Start, once. wait: until a name server responds."""
+        raise NotImplementedError
+
+    def health(self) -> Health:
+        """Return the state of the client and its connections. Raises ClientClosed."""
+        raise NotImplementedError
+
+    async def _connect(self, config: ClientConfig, what: str, *, wait: bool) -> ClientInstance:
+        """Acquire the client instance, once. what: the name of this object, for errors.
+
+        Raises ConfigInvalid if this object was started before, and ClientClosed if it was started before a
+        fork. Also raises what `ClientInstance.acquire` raises; then `start` can be called again.
+        """
+        if self._client is not None:
+            self._client.check_process()
+        if self._client is not None or self._is_starting:
+            raise ConfigInvalid(f"{what} was started before; create a new one")
+        self._is_starting = True
+        try:
+            self._client = await ClientInstance.acquire(config, wait=wait)
+        finally:
+            self._is_starting = False
+        return self._client
+
+    def _running_client(self) -> ClientInstance:
+        """Return the client instance. Raises ClientClosed unless it runs in the current event loop."""
+        raise NotImplementedError
+
+
+class BoundToClient(Client):
     """Base class for objects that only send requests through a client instance.
 
     what: its name, for errors.

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from numbers import Integral
 from pathlib import Path
-from typing import TypedDict
 
-from rocketpy.config import ClientConfig, ConsumerConfig, MessageTraceConfig, check_number
+from rocketpy.config import MessageTraceConfig, check_number
 from rocketpy.consumer.allocation import AllocateAveragely, AllocationStrategy
-from rocketpy.consumer.outcomes import BatchHandler
 from rocketpy.errors import ConfigInvalid, UsageError
-from rocketpy.hooks import ProcessListener, ReceiveListener
 from rocketpy.runtime.pickling import ADDED, get_fields, set_fields
-from rocketpy.telemetry.plugin import TelemetryChoice
 
 
 class MessageModel(Enum):
@@ -202,32 +197,3 @@ def check_integer(name: str, value: object) -> None:
     """Raise UsageError unless an argument is an integer."""
     if not isinstance(value, Integral):
         raise UsageError(f"{name} is {value!r}; it must be a whole number")
-
-
-# Keyword arguments of the consumers, for wrappers that pass them on (PEP 692).
-
-
-class _ConsumerOptions(TypedDict, total=False):
-    client: ClientConfig | None
-    telemetry: TelemetryChoice
-
-
-class PushConsumerOptions(_ConsumerOptions, total=False):
-    """Keyword arguments of `rocketpy.PushConsumer`."""
-
-    batch_handler: BatchHandler | None
-    config: PushConfig | None
-    listeners: Iterable[ProcessListener]
-
-
-class LitePullConsumerOptions(_ConsumerOptions, total=False):
-    """Keyword arguments of `rocketpy.LitePullConsumer`."""
-
-    config: LitePullConfig | None
-
-
-class PullConsumerOptions(_ConsumerOptions, total=False):
-    """Keyword arguments of `rocketpy.PullConsumer`."""
-
-    config: ConsumerConfig | None
-    listeners: Iterable[ReceiveListener]

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from rocketpy.client.instance import ClientInstance
-from rocketpy.client.lifecycle import Lifecycle
+from rocketpy.client.lifecycle import Client
 from rocketpy.client.namespace import unwrap_queue, wrap, wrap_queue
 from rocketpy.config import ClientConfig
 from rocketpy.consumer.fetch.subscription import ALL, Expression, subscription_data
@@ -36,7 +36,7 @@ _SUBSCRIBE_GRACE_S: Final = 1.0
 """Time for applications that start a consumer first and subscribe afterwards."""
 
 
-class GroupConsumer(Lifecycle):
+class GroupConsumer(Client):
     """Base class of the consumers that join a group. Raises GroupInvalid for an invalid name of the group."""
 
     _closed = False  # a class attribute, for an object whose `__init__` has raised

@@ -81,6 +81,8 @@ class LitePullConsumer(GroupConsumer):
         self._assigned: tuple[MessageQueue, ...] | None = None
         self._polling: set[Poller] = set()
         self._end_listeners: list[Callable[[], None]] = []
+        self.calling_thread: Callable[[], threading.Thread | None] = lambda: None
+        """The thread on whose behalf a method runs; `rocketpy.sync` sets it, as several threads may poll."""
 
     def _make_member(self, client: ClientInstance) -> GroupMember:
         member = GroupMember(
@@ -134,9 +136,10 @@ class LitePullConsumer(GroupConsumer):
         The messages of the last poll count as processed only after `commit`.
         """
         closed = await super().close()
-        self._buffer.end()
-        while self._end_listeners:
-            self._end_listeners.pop()()
+        if self._closed:
+            self._buffer.end()
+            while self._end_listeners:
+                self._end_listeners.pop()()
         return closed
 
     # -- queues -------------------------------------------------------------------------------
@@ -262,7 +265,7 @@ class LitePullConsumer(GroupConsumer):
             UsageError: The timeout is not a number, or `max_count` is not a number of 1 or more. Another task
                 polls, too: its messages would count as processed while it works on them.
         """
-        found = await self.poll_queues(timeout_ms, max_count)
+        found = await self._poll(timeout_ms, max_count)
         return [message for _, messages in found for message in messages]
 
     async def getmany(
@@ -283,25 +286,21 @@ class LitePullConsumer(GroupConsumer):
             ClientClosed: As for `poll`.
             UsageError: As for `poll`.
         """
-        found = await self.poll_queues(timeout_ms, max_count)
+        found = await self._poll(timeout_ms, max_count)
         return {messages[0].queue: messages for _, messages in found}
 
-    async def poll_queues(
-        self, timeout_ms: int | None, max_count: int | None, thread: threading.Thread | None = None
+    async def _poll(
+        self, timeout_ms: int | None, max_count: int | None
     ) -> list[tuple[Puller, list[MessageExt]]]:
-        """Return messages as `getmany` does, with the pullers of the queues.
-
-        thread: the poller, for `rocketpy.sync`, where several threads may poll at the same time. Each poll
-        finishes the messages of its own thread, and of threads that have ended. None: the current task.
-        """
+        """Finish the caller's messages, and those of pollers that have ended; return new ones by puller."""
         if timeout_ms is not None:
             check_number("timeout_ms", timeout_ms, 0)
         if max_count is not None:
             check_number("max_count", max_count, 1)
         member = self.member
         member.client.check_loop()
-        poller = thread or _current_task()
-        if thread is None:
+        poller = self._poller()
+        if isinstance(poller, asyncio.Task):
             self._check_poller(poller)
         self._buffer.finish_polled(int(member.client.now_ms()), poller)
         self._polling.add(poller)
@@ -310,6 +309,9 @@ class LitePullConsumer(GroupConsumer):
             return await self._wait_for_messages(poller, wait_ms, max_count or self.config.poll_batch_size)
         finally:
             self._polling.discard(poller)
+
+    def _poller(self) -> Poller:
+        return self.calling_thread() or cast("asyncio.Task[Any]", asyncio.current_task())
 
     def _check_poller(self, poller: Poller) -> None:
         """Raise UsageError while another task waits for messages, or works on those of its poll."""
@@ -374,13 +376,8 @@ class LitePullConsumer(GroupConsumer):
             await member.offsets.write(wire, wait=True)
             self._buffer.commits(wire)
             return
-        await self.commit_polled()
-
-    async def commit_polled(self, by: Poller | None = None) -> None:
-        """Finish messages of a task's or thread's polls, or of all, and commit the offsets after them."""
-        member = self.member
         async with member.releases.committing:
-            self._buffer.finish_polled(int(member.client.now_ms()), by)
+            self._buffer.finish_polled(int(member.client.now_ms()), self.calling_thread())
             offsets = member.releases.progress() | member.progress()
             await member.persist(wait=True)
             self._buffer.commits(offsets)
@@ -425,7 +422,7 @@ class LitePullConsumer(GroupConsumer):
         return await api.min_offset(name), await api.max_offset(name)
 
     def _seek(self, queue: MessageQueue, offset: int) -> None:
-        self._buffer.finish_polled(int(self.member.client.now_ms()), _current_task())
+        self._buffer.finish_polled(int(self.member.client.now_ms()), self._poller())
         name = self._puller(queue).process_queue.queue
         self._buffer.polled_to.pop(name, None)
         self.member.restart_pulling(name, offset)
@@ -454,10 +451,6 @@ class LitePullConsumer(GroupConsumer):
     def running_properties(self) -> dict[str, str]:
         """Return the settings that administration tools show."""
         return config_properties(self.config)
-
-
-def _current_task() -> Poller:
-    return cast("asyncio.Task[Any]", asyncio.current_task())
 
 
 def _has_ended(poller: Poller) -> bool:

@@ -2,41 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
+from rocketpy.client.lifecycle import Client
 from rocketpy.errors import ClientClosed
 from rocketpy.results import Health
-from rocketpy.sync.loop_thread import LoopThread, as_coroutine
+from rocketpy.sync.loop_thread import LoopThread, as_coroutine, iterate, run_without_waiting
 
-
-class _Client(Protocol):
-    async def start(self, *, wait: bool = True) -> None: ...
-
-    async def close(self) -> object: ...
-
-    def health(self) -> Health: ...
-
-
-C = TypeVar("C", bound=_Client)
+C = TypeVar("C", bound=Client)
 P = TypeVar("P")
+T = TypeVar("T")
 
 
-class BlockingPart(Generic[P]):
-    """Base class of the parts of a blocking client. loop_thread: returns the thread of its event loop."""
+class _Delegating(Generic[P]):
+    """Runs methods of an asyncio object in the event loop of a background thread, and waits for them."""
+
+    def __init__(self, inner: P) -> None:
+        self._inner: P = inner
+
+    def _loop_thread(self) -> LoopThread:
+        """Return the thread that runs the client. Raises ClientClosed before the start, and after a fork."""
+        raise NotImplementedError
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            background = self._loop_thread()
+        except ClientClosed:
+            work.close()
+            raise
+        return background.run(work)
+
+    def _iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
+        return iterate(self._loop_thread(), items)
+
+
+class BlockingPart(_Delegating[P]):
+    """Base class of the parts of a blocking client."""
 
     def __init__(self, inner: P, loop_thread: Callable[[], LoopThread]) -> None:
-        self._inner = inner
-        self._loop_thread = loop_thread
+        super().__init__(inner)
+        self._loop_thread_of_client = loop_thread
+
+    def _loop_thread(self) -> LoopThread:
+        return self._loop_thread_of_client()
 
 
-class Blocking(Generic[C]):
-    """Base class of the blocking clients: runs an asyncio client in the event loop of a background thread."""
+class Blocking(_Delegating[C]):
+    """Base class of the blocking clients."""
+
+    _background: LoopThread | None = None
 
     def __init__(self, inner: C) -> None:
-        self._inner: C = inner
-        self._background: LoopThread | None = None
+        super().__init__(inner)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Set up what a client has besides the asyncio client."""
 
     def start(self, *, wait: bool = True) -> None:
         """Start the client; see `start` of the class of the same name in `rocketpy`."""
@@ -49,8 +72,7 @@ class Blocking(Generic[C]):
 
     def close(self) -> object:
         """Close the client. Does nothing in a forked child: the client belongs to the parent process."""
-        background = self._own_loop_thread()
-        return background.run(self._inner.close()) if background is not None else None
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
         self.start()
@@ -63,24 +85,20 @@ class Blocking(Generic[C]):
 
     def health(self) -> Health:
         """Return the state of the client."""
-        return self._loop_thread().run(as_coroutine(self._inner.health))
+        return self._run(as_coroutine(self._inner.health))
 
     def _loop_thread(self) -> LoopThread:
-        """Return the thread that runs the client. Raises ClientClosed before the start, and after a fork."""
         if self._background is None:
             raise ClientClosed(f"this {type(self).__name__} was not started: use `with`, or its `start()`")
         self._background.check_process()
         return self._background
 
-    def _own_loop_thread(self) -> LoopThread | None:
-        """Return the thread that runs the client; None before the start and in a forked child."""
-        if self._background is None or self._background.is_forked_copy:
-            return None
-        return self._background
+    def _configure(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a change of the client, which waits for nothing before the start."""
+        return run_without_waiting(work) if self._background is None else self._run(work)
 
-    def _configure(self, change: Callable[[], None]) -> None:
-        """Call `change` to change the inner client. After the start, it runs in the client's event loop."""
-        if self._background is None:
-            change()
-        else:
-            self._background.run(as_coroutine(change))
+    def _close(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run the client's close. Before the start and in a forked child, it waits for nothing."""
+        if self._background is None or self._background.is_forked_copy:
+            return run_without_waiting(work)
+        return self._background.run(work)

@@ -10,15 +10,18 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
 from concurrent.futures import Future
-from contextvars import Context
+from contextvars import Context, ContextVar
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from rocketpy.errors import ClientClosed, InvariantError, UsageError
 
 log: Final = logging.getLogger("rocketpy.client")
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+_calling_thread: Final = ContextVar[threading.Thread]("calling_thread")
 
 
 class LoopThread:
@@ -76,7 +79,11 @@ class LoopThread:
                 "callback or an async handler. It would wait for itself. Use a method that returns a future, "
                 "such as send_async, or call it on another thread"
             )
-        future = self.submit(work)
+        token = _calling_thread.set(threading.current_thread())
+        try:
+            future = self.submit(work)
+        finally:
+            _calling_thread.reset(token)
         try:
             return future.result()
         except BaseException:  # Ctrl-C, or the coroutine's own error
@@ -138,13 +145,29 @@ class LoopThread:
             raise ClientClosed.after_fork(self.pid)
 
 
+def calling_thread() -> threading.Thread:
+    """Return the thread that waits in `LoopThread.run` for the calling coroutine."""
+    return _calling_thread.get()
+
+
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=LoopThread.forget_parent)
 
 
-async def as_coroutine(function: Callable[[], T]) -> T:
+async def as_coroutine(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function in a coroutine."""
-    return function()
+    return function(*args, **kwargs)
+
+
+def run_without_waiting(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that waits for nothing, without an event loop."""
+    try:
+        work.send(None)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    work.close()
+    raise InvariantError("a coroutine waits for something, but its client was not started")
 
 
 def iterate(loop: LoopThread, items: AsyncIterator[T]) -> Generator[T, None, None]:

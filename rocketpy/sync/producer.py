@@ -12,21 +12,15 @@ import atexit
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
-from rocketpy import producer
-from rocketpy.admin import admin_client
-from rocketpy.admin.dead_letters import DeadLetters
-from rocketpy.client.message_index import FOREVER_MS, QueryResult
 from rocketpy.client.routing.selectors import QueueSelector
-from rocketpy.client.topic_configs import TopicSettings
-from rocketpy.config import ClientConfig, ProducerConfig, check_timeout
+from rocketpy.config import check_timeout
 from rocketpy.errors import ClientClosed, FlowControlled
-from rocketpy.hooks import SendCheck, SendListener
-from rocketpy.message.message import DEFAULT_TOPIC, Message, MessageExt
+from rocketpy.message.message import Message, MessageExt
 from rocketpy.producer.transaction import (
     LocalTransactionState,
     TransactionCheck,
@@ -38,22 +32,11 @@ from rocketpy.results import SendResult, SendStatus, Unfinished
 from rocketpy.runtime.application import check_callable, ends_program, name_of
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import subtask
-from rocketpy.sync import admin
-from rocketpy.sync.blocking import Blocking
-from rocketpy.telemetry.plugin import TelemetryChoice
+from rocketpy.sync import methods
+from rocketpy.sync.loop_thread import as_coroutine
 
 SyncLocalTransaction = Callable[[Message], LocalTransactionState]
 SyncCheck = Callable[[MessageExt], LocalTransactionState]
-
-
-class ProducerOptions(TypedDict, total=False):
-    """Keyword arguments of `rocketpy.Producer`."""
-
-    config: ProducerConfig | None
-    client: ClientConfig | None
-    listeners: Iterable[SendListener]
-    checks: Iterable[SendCheck]
-    telemetry: TelemetryChoice
 
 
 class Where(TypedDict, total=False):
@@ -79,67 +62,20 @@ class RequestOptions(Where, total=False):
 log: Final = logging.getLogger("rocketpy.producer")
 
 T = TypeVar("T")
-L = TypeVar("L", producer.Producer, admin_client.AdminClient)
 
 
-class _AdminApi(Blocking[L]):
-    """The methods that producer and admin client share."""
-
-    def fetch_publish_message_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """See `rocketpy.AdminClient.fetch_publish_message_queues`."""
-        return self._loop_thread().run(self._inner.fetch_publish_message_queues(topic))
-
-    def create_topic(
-        self, topic: str, queue_count: int = 4, *, key: str = DEFAULT_TOPIC, topic_sys_flag: int = 0
-    ) -> dict[str, TopicSettings]:
-        """See `rocketpy.AdminClient.create_topic`."""
-        return self._loop_thread().run(
-            self._inner.create_topic(topic, queue_count, key=key, topic_sys_flag=topic_sys_flag)
-        )
-
-    def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """See `rocketpy.AdminClient.search_offset`."""
-        return self._loop_thread().run(self._inner.search_offset(queue, timestamp_ms))
-
-    def max_offset(self, queue: MessageQueue) -> int:
-        """See `rocketpy.AdminClient.max_offset`."""
-        return self._loop_thread().run(self._inner.max_offset(queue))
-
-    def min_offset(self, queue: MessageQueue) -> int:
-        """See `rocketpy.AdminClient.min_offset`."""
-        return self._loop_thread().run(self._inner.min_offset(queue))
-
-    def earliest_message_store_time(self, queue: MessageQueue) -> int:
-        """See `rocketpy.AdminClient.earliest_message_store_time`."""
-        return self._loop_thread().run(self._inner.earliest_message_store_time(queue))
-
-    def view_message(self, message_id: str, topic: str | None = None) -> MessageExt:
-        """See `rocketpy.AdminClient.view_message`."""
-        return self._loop_thread().run(self._inner.view_message(message_id, topic))
-
-    def query_message(
-        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = FOREVER_MS
-    ) -> QueryResult:
-        """See `rocketpy.AdminClient.query_message`."""
-        return self._loop_thread().run(
-            self._inner.query_message(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms)
-        )
-
-
-class Producer(_AdminApi[producer.Producer]):
+class Producer(methods.Producer):
     """`rocketpy.Producer` for blocking code.
 
         with Producer("orders", "127.0.0.1:9876") as producer:
             result = producer.send(Message("Orders", b"..."))
 
-    The arguments are those of `rocketpy.Producer`. One producer serves all threads.
+    The arguments are those of `rocketpy.Producer`. One producer serves all threads. Selectors, checks and
+    listeners are called in the background thread.
     """
 
-    def __init__(self, group: str, namesrv: str | None = None, **options: Unpack[ProducerOptions]) -> None:
-        super().__init__(producer.Producer(group, namesrv, **options))
-        self.group: Final = self._inner.group
-        self.config: Final = self._inner.config
-        self._slots = threading.BoundedSemaphore(self.config.max_in_flight)
+    def _prepare(self) -> None:
+        self._slots = threading.BoundedSemaphore(self._inner.config.max_in_flight)
         self._in_flight: set[Future[Any]] = set()
         self._callback_log = RateLimitedLog(log, 1.0)
 
@@ -150,9 +86,7 @@ class Producer(_AdminApi[producer.Producer]):
 
     def close(self, timeout_ms: int | None = None) -> list[Unfinished]:
         """See `rocketpy.Producer.close`."""
-        if (background := self._own_loop_thread()) is None:
-            return []
-        unfinished = background.run(self._inner.close(timeout_ms))
+        unfinished = self._close(self._inner.close(timeout_ms))
         _started.discard(self)
         return unfinished
 
@@ -161,12 +95,10 @@ class Producer(_AdminApi[producer.Producer]):
 
         Returns None if the producer was not started, and in a forked child, which must not close it.
         """
-        background = self._own_loop_thread()
-        return background.submit(self._inner.close()) if background is not None else None
-
-    def send(self, message: Message, **how: Unpack[SendOptions]) -> SendResult:
-        """See `rocketpy.Producer.send`. A selector is called in the background thread."""
-        return self._loop_thread().run(self._inner.send(message, **how))
+        background = self._background
+        if background is None or background.is_forked_copy:
+            return None
+        return background.submit(self._inner.close())
 
     def send_async(
         self,
@@ -218,7 +150,7 @@ class Producer(_AdminApi[producer.Producer]):
 
         Their futures are done then. The callbacks of these may still run in the background thread.
         """
-        self._loop_thread().run(self._inner.flush())
+        self._run(self._inner.flush())
         wait(self._in_flight.copy())
 
     def send_oneway(self, message: Message, **where: Unpack[Where]) -> None:
@@ -228,13 +160,7 @@ class Producer(_AdminApi[producer.Producer]):
             await self._inner.drain()
             self._inner.send_oneway(message, **where)
 
-        self._loop_thread().run(drain_and_send())
-
-    def send_batch(
-        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
-    ) -> list[SendResult]:
-        """See `rocketpy.Producer.send_batch`."""
-        return self._loop_thread().run(self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
+        self._run(drain_and_send())
 
     def send_batch_async(
         self,
@@ -274,7 +200,7 @@ class Producer(_AdminApi[producer.Producer]):
 
     def check_transactions(self, check: SyncCheck) -> None:
         """See `rocketpy.Producer.check_transactions`. The check is called on a thread and may block."""
-        self._configure(partial(self._inner.check_transactions, _on_thread(check)))
+        self._configure(as_coroutine(self._inner.check_transactions, _on_thread(check)))
 
     def send_in_transaction(
         self,
@@ -295,10 +221,6 @@ class Producer(_AdminApi[producer.Producer]):
         if half.result.status is SendStatus.SEND_OK:
             state, error = outcome_of(local_transaction, half.message)
         return background.run(transactions.end(half, state, error))
-
-    def request(self, message: Message, **how: Unpack[RequestOptions]) -> MessageExt:
-        """See `rocketpy.Producer.request`."""
-        return self._loop_thread().run(self._inner.request(message, **how))
 
     def request_async(
         self,
@@ -353,34 +275,8 @@ class Producer(_AdminApi[producer.Producer]):
             )
 
 
-class AdminClient(_AdminApi[admin_client.AdminClient]):
+class AdminClient(methods.AdminClient):
     """`rocketpy.AdminClient` for blocking code. Same arguments."""
-
-    def __init__(self, namesrv: str | None = None, *, client: ClientConfig | None = None) -> None:
-        super().__init__(admin_client.AdminClient(namesrv, client=client))
-        self.topics: admin.Topics = admin.Topics(self._inner.topics, self._loop_thread)
-        self.messages: admin.Messages = admin.Messages(self._inner.messages, self._loop_thread)
-        self.dead_letters: admin.DeadLetterQueues = admin.DeadLetterQueues(
-            self._inner.dead_letters, self._loop_thread
-        )
-        self.brokers: admin.Brokers = admin.Brokers(self._inner.brokers, self._loop_thread)
-        self.name_servers: admin.NameServers = admin.NameServers(self._inner.name_servers, self._loop_thread)
-        self.accounts: admin.Accounts = admin.Accounts(self._inner.accounts, self._loop_thread)
-        self.groups: admin.Groups = admin.Groups(self._inner.groups, self._loop_thread)
-
-    def fetch_dead_letters(
-        self, group: str, max_count: int = 1000, *, offsets: Mapping[MessageQueue, int] | None = None
-    ) -> DeadLetters:
-        """See `rocketpy.AdminClient.fetch_dead_letters`."""
-        return self._loop_thread().run(self._inner.fetch_dead_letters(group, max_count, offsets=offsets))
-
-    def resend_dead_letter(self, message: MessageExt) -> SendResult:
-        """See `rocketpy.AdminClient.resend_dead_letter`."""
-        return self._loop_thread().run(self._inner.resend_dead_letter(message))
-
-    def close(self) -> None:
-        """See `rocketpy.AdminClient.close`."""
-        super().close()
 
 
 _started: set[Producer] = set()

@@ -84,7 +84,7 @@ def test_methods_exist_and_are_all_named() -> None:
         methods = {
             f"{name}.{method}"
             for name, part in parts.items()
-            if type(part).__module__.startswith(("rocketpy.admin", "rocketpy.sync.admin"))
+            if type(part).__module__.startswith(("rocketpy.admin", "rocketpy.sync.methods"))
             for method in dir(part)
             if not method.startswith("_")
         }

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable
-from typing import get_args
 
 import pytest
 
 import rocketpy
-import rocketpy.sync
 from tests.mqproducer import cases
 from tools.import_map import ROOT
 
@@ -106,46 +102,3 @@ def test_settings_and_defaults_are_true() -> None:
                 assert value == int(digits), (group, name)
             elif row[2] in ("False", "none"):
                 assert not value, (group, name)
-
-
-# Method -> its name in the blocking client; None: it does not wait, or needs an event loop.
-ELSEWHERE = {
-    "send_nowait": "send_async",
-    "request_nowait": "request_async",
-    "pull_records": "pull_records_async",
-    "drain": None,
-    "transactions": None,
-}
-
-
-def arguments(function: Callable[..., object]) -> set[str]:
-    """Names of a function's arguments, with those of ``**how: Unpack[...]``."""
-    names = set()
-    for name, found in inspect.signature(function, eval_str=True).parameters.items():
-        if found.kind is found.VAR_KEYWORD:
-            (options,) = get_args(found.annotation)
-            names |= options.__annotations__.keys()
-        else:
-            names.add(name)
-    return names
-
-
-@pytest.mark.parametrize("kind", ["Producer", "PullConsumer", "AdminClient"])
-def test_blocking_clients_have_it_all(kind: str) -> None:
-    """A method, or an argument, would be there for asyncio only."""
-    ours, blocking = getattr(rocketpy, kind), getattr(rocketpy.sync, kind)
-    for name in [name for name in dir(ours) if not name.startswith("_")]:
-        other = ELSEWHERE.get(name, name)
-        if other is None or not callable(getattr(ours, name)):
-            continue
-        mine, theirs = arguments(getattr(ours, name)), arguments(getattr(blocking, other))
-        assert mine <= theirs, f"{kind}.{other} lacks {sorted(mine - theirs)}"
-
-
-@pytest.mark.parametrize(
-    "kind", ["Producer", "PushConsumer", "LitePullConsumer", "PullConsumer", "AdminClient"]
-)
-def test_blocking_clients_take_the_same_settings(kind: str) -> None:
-    """A setting would be there for asyncio only."""
-    ours, blocking = getattr(rocketpy, kind), getattr(rocketpy.sync, kind)
-    assert arguments(blocking.__init__) == arguments(ours.__init__)

@@ -504,3 +504,23 @@ async def test_a_thread_that_has_ended(cluster: EmbeddedCluster, producer: Produ
             return sum(lite.committed(queue) or 0 for queue in lite.fetch_queues("T"))
 
     assert await asyncio.to_thread(run) == 4
+
+
+async def test_a_blocking_seek_finishes_the_messages_of_the_last_poll(
+    cluster: EmbeddedCluster, producer: Producer
+) -> None:
+    """A queue would wait for messages that the application has left behind, before another member gets it."""
+    await send(producer, "one")
+    config = LitePullConfig(consume_from=ConsumeFrom.FIRST_OFFSET)
+    lite = sync.LitePullConsumer("lite", cluster.namesrv_address, config=config)
+    lite.subscribe("T")
+
+    def run() -> tuple[int, int]:
+        with lite:
+            while not (found := lite.poll(500)):
+                pass
+            before = len(lite._inner._buffer.polled)
+            lite.seek_to_end(found[0].queue)
+            return before, len(lite._inner._buffer.polled)
+
+    assert await asyncio.to_thread(run) == (1, 0)
