@@ -110,9 +110,9 @@ def collect_traces(messages: Iterable[MessageExt], key: str) -> Traces:
                 ended[record.message_id, record.request_id] = (record, client)
     deliveries: dict[str, list[TracedDelivery]] = {}
     for delivery_key in begun.keys() | ended.keys():
-        deliveries.setdefault(delivery_key[0], []).append(
-            _delivery(begun.get(delivery_key), ended.get(delivery_key))
-        )
+        message_id, _ = delivery_key
+        delivery = _delivery(begun.get(delivery_key), ended.get(delivery_key))
+        deliveries.setdefault(message_id, []).append(delivery)
     found = [
         TracedMessage(
             message_id,

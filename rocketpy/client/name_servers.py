@@ -110,7 +110,8 @@ class NameServers:
 
     async def request(self, code: int, header: Header | None = None) -> Command:
         """Return the first response of any name server, with any code. Raises the last TransportError."""
-        return (await self._first(self._current, self._request(code, header)))[1]
+        _, response = await self._first(self._current, self._request(code, header))
+        return response
 
     async def request_each(
         self, code: int, header: Header | None = None, body: bytes = b""
@@ -146,7 +147,8 @@ class NameServers:
             except TimeoutError:
                 raise RequestTimeout(f"no response within {limit_ms} ms") from None
 
-        return (await self._first(self._current, reach, limit_ms))[1]
+        _, channel = await self._first(self._current, reach, limit_ms)
+        return channel
 
     def _request(
         self, code: int, header: Header | None, body: bytes = b""

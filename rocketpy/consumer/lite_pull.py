@@ -411,11 +411,13 @@ class LitePullConsumer(GroupConsumer):
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Continue a queue from its first message, as `seek` does."""
-        self._seek(queue, (await self._range(queue))[0])
+        first, _ = await self._range(queue)
+        self._seek(queue, first)
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Continue a queue from the next message that is stored in it, as `seek` does."""
-        self._seek(queue, (await self._range(queue))[1])
+        _, end = await self._range(queue)
+        self._seek(queue, end)
 
     async def _range(self, queue: MessageQueue) -> tuple[int, int]:
         api, name = self.member.api, self._puller(queue).process_queue.queue

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import astuple, dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from rocketpy.protocol.bodies import ConsumeStatus
 
@@ -31,12 +31,19 @@ class _Counts:
     failed: int = 0
 
 
+class _Sample(NamedTuple):
+    """Sums at one time. counts: by topic."""
+
+    at_ms: float
+    counts: dict[str, _Counts]
+
+
 class ConsumerStats:
     """Counts pulls and handler calls of a consumer, by topic. now_ms: time of a monotonic clock."""
 
     def __init__(self, now_ms: float) -> None:
         self._counts: dict[str, _Counts] = {}
-        self._samples: deque[tuple[float, dict[str, _Counts]]] = deque(maxlen=_HOUR_SAMPLES)
+        self._samples: deque[_Sample] = deque(maxlen=_HOUR_SAMPLES)
         self.sample(now_ms)
 
     def record_pull(self, topic: str, messages: int, took_ms: float) -> None:
@@ -59,16 +66,17 @@ class ConsumerStats:
 
     def sample(self, now_ms: float) -> None:
         """Store the current sums, for later rates."""
-        self._samples.append((now_ms, {topic: replace(counts) for topic, counts in self._counts.items()}))
+        counts = {topic: replace(counts) for topic, counts in self._counts.items()}
+        self._samples.append(_Sample(now_ms, counts))
 
     def status(self, topic: str, now_ms: float) -> ConsumeStatus:
         """Return the rates of the last minute, and the number of failed messages of the last hour."""
         now = self._counts_of(topic)
-        then_ms, then = self._samples[max(0, len(self._samples) - _MINUTE_SAMPLES)]
-        passed_s = max(now_ms - then_ms, 1.0) / 1000
-        before = then.get(topic, _Counts())
+        then = self._samples[max(0, len(self._samples) - _MINUTE_SAMPLES)]
+        passed_s = max(now_ms - then.at_ms, 1.0) / 1000
+        before = then.counts.get(topic, _Counts())
         minute = _Counts(*(a - b for a, b in zip(astuple(now), astuple(before), strict=True)))
-        hour_ago = self._samples[0][1].get(topic, _Counts())
+        hour_ago = self._samples[0].counts.get(topic, _Counts())
         return ConsumeStatus(
             pull_rt=minute.pull_ms / max(minute.pulls, 1),
             pull_tps=minute.pulled / passed_s,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 STALLED_AFTER_MS: Final = 60_000
 """Without a success for this time, a repeated operation is a problem."""
@@ -61,6 +61,14 @@ class Progress:
         return f"{text} for {age_ms / 1000:.0f} s: {self.reason or 'no request has ended'}"
 
 
+class FailingJob(NamedTuple):
+    """A job whose runs have failed since its last success. Times in ms. reason: of the last failure."""
+
+    since_ms: float
+    last_ms: float
+    reason: str
+
+
 class Jobs:
     """The jobs of a component that log their errors and are tried again, such as saves and deletions.
 
@@ -69,8 +77,7 @@ class Jobs:
 
     def __init__(self) -> None:
         self.clock_ms: Callable[[], float] = _monotonic_ms
-        self.failing: dict[str, tuple[float, float, str]] = {}
-        """By job: when its first and last run since a success have failed, in ms, and the last reason."""
+        self.failing: dict[str, FailingJob] = {}
 
     def ended(self, job: str, error: BaseException | None = None) -> None:
         """Record the end of a run. job: what has not been done, for example "save of consumer offsets"."""
@@ -78,8 +85,8 @@ class Jobs:
             self.failing.pop(job, None)
         else:
             now_ms = self.clock_ms()
-            since_ms = self.failing[job][0] if job in self.failing else now_ms
-            self.failing[job] = since_ms, now_ms, str(error)
+            since_ms = self.failing[job].since_ms if job in self.failing else now_ms
+            self.failing[job] = FailingJob(since_ms, now_ms, str(error))
 
     def problems(self, limit_ms: float = STALLED_AFTER_MS, recent_ms: float | None = None) -> list[str]:
         """Return a text for each job whose runs have all failed for `limit_ms`.

@@ -43,8 +43,8 @@ class BrokerLatencies:
 
     def is_available(self, broker_name: str, now_ms: float) -> bool:
         """Return whether a broker may be used at this time."""
-        seen = self._seen.get(broker_name)
-        return seen is None or now_ms >= seen[1]
+        _, available_ms = self._seen.get(broker_name, (0.0, now_ms))
+        return now_ms >= available_ms
 
     def select(
         self, queues: Sequence[MessageQueue], index: int, now_ms: float, avoid_broker: str | None = None

@@ -20,7 +20,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from rocketpy.client.instance import ClientInstance
 from rocketpy.consumer.config import MemberConfig
@@ -422,19 +422,26 @@ class Puller:
         self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
 
 
+class _Move(NamedTuple):
+    """A reset of a queue's offset. at_ms: its time. pause_s: the pause after it."""
+
+    at_ms: float
+    pause_s: float
+
+
 class OffsetMoveBackoff:
     """Computes the pause before a queue continues at its broker's offset: longer after a recent reset."""
 
     def __init__(self) -> None:
-        self._last: dict[MessageQueue, tuple[float, float]] = {}
+        self._last: dict[MessageQueue, _Move] = {}
 
     def pause_s(self, queue: MessageQueue, now_ms: float) -> float:
         """Return the pause in seconds for a reset at `now_ms`: 0 unless the queue was reset recently."""
-        recent = {known: move for known, move in self._last.items() if now_ms - move[0] < _RECENT_MOVE_MS}
+        recent = {known: move for known, move in self._last.items() if now_ms - move.at_ms < _RECENT_MOVE_MS}
         pause_s = 0.0
         if queue in recent:
-            pause_s = min(max(2 * recent[queue][1], _PAUSE_MIN_S), _PAUSE_MAX_S)
-        self._last = recent | {queue: (now_ms, pause_s)}
+            pause_s = min(max(2 * recent[queue].pause_s, _PAUSE_MIN_S), _PAUSE_MAX_S)
+        self._last = recent | {queue: _Move(now_ms, pause_s)}
         return pause_s
 
 

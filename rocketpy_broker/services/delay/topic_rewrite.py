@@ -81,14 +81,14 @@ def real_queue(properties: bytes) -> tuple[str, int]:
     topic = props.find(properties, props.PROPERTY_REAL_TOPIC.encode())
     queue_id = props.find(properties, props.PROPERTY_REAL_QUEUE_ID.encode())
     try:
-        target = (topic or b"").decode(), int(queue_id or b"")
+        name, number = (topic or b"").decode(), int(queue_id or b"")
     except ValueError:
-        target = "", -1
-    if not target[0] or not 0 <= target[1] < 2**31:
+        name, number = "", -1
+    if not name or not 0 <= number < 2**31:
         raise MessageInvalid(
             f"REAL_TOPIC {(topic or b'')[:200]!r} and REAL_QID {(queue_id or b'')[:50]!r} name no queue"
         )
-    return target
+    return name, number
 
 
 def copy_to(record: Record, topic: str, queue_id: int) -> MessageInner:

@@ -53,7 +53,7 @@ class StoredLedgerFiles(ReadOnlyStore):
             self._old_log = MappedFileQueue(self._disk, directory, self.config.commit_log.segment_bytes)
         self._data = self._load_log(self._directory / "data")
         self._index = self._load_log(self._directory / "index")
-        self._state = self._read_state()
+        self._term, self._checkpoint = self._read_state()
         return JoinedFiles(self._old_log, self._data)
 
     def _read_state(self) -> tuple[TermState, LedgerCheckpoint]:
@@ -79,7 +79,7 @@ class StoredLedgerFiles(ReadOnlyStore):
 
     def _committed_end(self) -> int:
         """End of the last entry that is committed according to the checkpoint; 0 if unknown."""
-        index = self._state[1].committed_index
+        index = self._checkpoint.committed_index
         unit = self._index.read(index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES) if index >= 0 else None
         if unit is None:
             return 0
@@ -114,7 +114,7 @@ class StoredLedgerFiles(ReadOnlyStore):
 
     def summary(self) -> dict[str, Any]:
         """Return indexes and term of the ledger."""
-        term, checkpoint = self._state
+        term, checkpoint = self._term, self._checkpoint
         entries = EntryScan(self._data, self._data.min_offset, accept_any)
         walk = iter(entries)
         first = next(walk, None)
