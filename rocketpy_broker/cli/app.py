@@ -24,6 +24,7 @@ from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.logs import JsonFormatter, LineFormatter
 from rocketpy.protocol.java import trim
 from rocketpy.runtime.tasks import subtask
+from rocketpy.runtime.text import printable
 from rocketpy.transport import Address, StreamProtocol, listen_raw
 from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.broker.open_files import raise_open_files_limit
@@ -66,7 +67,7 @@ def run_command(arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:  # of stdout; the caller handles it
         raise
     except (RocketError, OSError) as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{name}: {printable(str(error))}", file=sys.stderr)
         failed: int = options.failed
         return failed
     return 0

@@ -19,6 +19,7 @@ import msgspec
 
 from rocketpy.client.name_servers import split_addresses
 from rocketpy.protocol.bodies import MASTER_ID
+from rocketpy.runtime.text import escape_json, printable
 from rocketpy.transport import Address
 from rocketpy_broker.replication.ha.client import HaClientState
 from rocketpy_broker.replication.ha_status import BrokerReport, find_brokers, query_broker
@@ -71,9 +72,9 @@ def print_status(
         return EXIT_PROBLEMS
     if options.json:
         for report in reports:
-            print(msgspec.json.encode(report).decode())
+            print(escape_json(msgspec.json.encode(report).decode()))
     else:
-        rows = table(reports)
+        rows = [[printable(text) for text in row] for row in table(reports)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())

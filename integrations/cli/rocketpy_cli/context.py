@@ -21,8 +21,10 @@ from typer.core import TyperGroup
 
 from rocketpy.admin.admin_client import AdminClient
 from rocketpy.errors import ConfigInvalid, RocketError
+from rocketpy.logs import LineFormatter
 from rocketpy.results import SendResult
 from rocketpy.runtime.signals import cancelled_by_signals
+from rocketpy.runtime.text import escape_json, printable
 from rocketpy_cli.profiles import Cluster, find_cluster
 
 T = TypeVar("T")
@@ -78,7 +80,8 @@ class Options:
 
     def print_result(self, text: str, fields: Mapping[str, object]) -> None:
         """Print what a command did: a sentence, or with --json an object."""
-        print(json.dumps(fields, ensure_ascii=False) if self.as_json else text, flush=True)
+        line = escape_json(json.dumps(fields, ensure_ascii=False)) if self.as_json else printable(text)
+        print(line, flush=True)
 
     def print_done(self, text: str, fields: Mapping[str, object]) -> None:
         """Print what a command changed, and at which cluster."""
@@ -103,10 +106,9 @@ class Options:
 
         A second signal ends that, unless it repeats the first within half a second.
         """
-        logging.basicConfig(
-            level=logging.DEBUG if self.verbose else logging.WARNING,
-            format="rocketpy: %(levelname)s: %(message)s",
-        )
+        handler = logging.StreamHandler()
+        handler.setFormatter(LineFormatter("rocketpy: %(levelname)s: %(message)s"))
+        logging.basicConfig(level=logging.DEBUG if self.verbose else logging.WARNING, handlers=[handler])
         interrupts: list[int] = []
         try:
             return asyncio.run(cancelled_by_signals(work, interrupts))
@@ -178,7 +180,7 @@ class Commands(TyperGroup):
         except (RocketError, OSError) as error:
             if ctx.obj.verbose:
                 traceback.print_exc()
-            print(f"rocketpy: {error}", file=sys.stderr)
+            print(f"rocketpy: {printable(str(error))}", file=sys.stderr)
             raise typer.Exit(_FAILED) from None
         except KeyboardInterrupt:
             if not ctx.obj.has_summary:

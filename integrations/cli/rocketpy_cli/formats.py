@@ -13,6 +13,7 @@ import msgspec
 from rocketpy.errors import ConfigInvalid
 from rocketpy.message.message import RESERVED_PROPERTIES, MessageExt
 from rocketpy.protocol.message.properties import TIMER_PROPERTIES
+from rocketpy.runtime.text import printable
 
 Format = Callable[[Sequence[MessageExt]], bytes]
 """Returns the bytes to print for messages."""
@@ -91,6 +92,19 @@ def find_format(text: str) -> Format:
         return b"".join([part(message) for message in messages for part in parts])
 
     return fill
+
+
+def for_terminal(format_: Format) -> Format:
+    """Return a format that escapes control characters, other than newlines and tabs, in its output.
+
+    Otherwise a message could control the terminal of the person who reads it.
+    """
+
+    def escaped(messages: Sequence[MessageExt]) -> bytes:
+        text = format_(messages).decode(errors="replace")
+        return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n")).encode()
+
+    return escaped
 
 
 def _as_text(messages: Sequence[MessageExt]) -> bytes:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rocketpy.runtime.text import escape_json, printable
 from rocketpy_cli.context import Options
 
 Row = Mapping[str, object]
@@ -52,7 +53,7 @@ def print_fields(options: Options, fields: Mapping[str, object]) -> None:
 def print_json(rows: Iterable[Row]) -> None:
     """Print each row as a JSON object on its own line."""
     for row in rows:
-        print(json.dumps(row, ensure_ascii=False))
+        print(escape_json(json.dumps(row, ensure_ascii=False)))
     sys.stdout.flush()
 
 
@@ -118,7 +119,7 @@ def _cell(name: str, value: object, decimals: int) -> str:
     if isinstance(value, int) and name.endswith(_TIMESTAMP):
         return datetime.fromtimestamp(value / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     if isinstance(value, Mapping):
-        return " ".join(f"{key}={one}" for key, one in value.items()) or "-"
+        return printable(" ".join(f"{key}={one}" for key, one in value.items())) or "-"
     if isinstance(value, list | tuple):
-        return " ".join(map(str, value)) or "-"
-    return str(value)
+        return printable(" ".join(map(str, value))) or "-"
+    return printable(str(value))

@@ -17,6 +17,7 @@ from rocketpy.admin.admin_client import AdminClient
 from rocketpy.client.instance import ClientInstance
 from rocketpy.config import ClientConfig
 from rocketpy.errors import ConfigInvalid
+from rocketpy.runtime.text import escape_json, printable
 from rocketpy_cli.context import Options
 from rocketpy_cli.doctor.brokers import check_brokers
 from rocketpy_cli.doctor.findings import Finding, Findings, Level
@@ -98,7 +99,7 @@ async def _check_cluster(findings: Findings, config: ClientConfig, lag: int, dis
 def _print(findings: Findings, *, as_json: bool) -> None:
     if as_json:
         for finding in findings:
-            print(json.dumps(finding._asdict(), ensure_ascii=False))
+            print(escape_json(json.dumps(finding._asdict(), ensure_ascii=False)))
         return
     console = Console(highlight=False, soft_wrap=True)
     for finding in findings:
@@ -109,6 +110,8 @@ def _print(findings: Findings, *, as_json: bool) -> None:
 
 def _line(finding: Finding) -> Text:
     line = Text.assemble(
-        (f"{finding.level:<8} ", _STYLES[finding.level]), (finding.subject, "bold"), f": {finding.text}"
+        (f"{finding.level:<8} ", _STYLES[finding.level]),
+        (printable(finding.subject), "bold"),
+        f": {printable(finding.text)}",
     )
-    return line.append(f"\n         → {finding.remedy}") if finding.remedy else line
+    return line.append(f"\n         → {printable(finding.remedy)}") if finding.remedy else line

@@ -17,6 +17,7 @@ from rocketpy.admin.groups import GroupLag, GroupSummary, Member
 from rocketpy.admin.reset import OffsetChange, ResetTo
 from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.runtime.text import printable
 from rocketpy_cli.context import CommandGroup, DryRun, OfCluster, Options, Yes, usage_errors
 from rocketpy_cli.positions import Kind, Position, parse_position
 from rocketpy_cli.tables import Row, print_created, print_json, print_rows, print_table
@@ -266,7 +267,7 @@ def _print_group(options: Options, found: _Described) -> None:
     rate, count = lag.messages_per_second, len(found.members)
     print(f"group {found.group}: lag {lag.total}, {rate:.1f} messages/s, {count} members")
     for text in found.conflicts:
-        print(f"problem: {text}")
+        print(f"problem: {printable(text)}")
     for table in (settings, _subscriptions(found.members), list(map(_member, found.members))):
         if table:
             print()

@@ -10,6 +10,7 @@ import typer
 
 from rocketpy.admin.topics import TopicDescription
 from rocketpy.client.topic_configs import Permission, TopicSettings
+from rocketpy.runtime.text import printable
 from rocketpy_cli.context import CommandGroup, DryRun, OfCluster, Options, Yes
 from rocketpy_cli.tables import Row, print_created, print_json, print_rows, print_table
 
@@ -163,7 +164,7 @@ def _print_topic(options: Options, found: TopicDescription) -> None:
         print_json([{**facts, "groups": found.groups, "brokers": brokers, "queues": queues}])
         return
     print(f"topic {found.name}: {found.messages_per_second:.1f} messages/s; ", end="")
-    print(f"groups: {', '.join(found.groups) or 'none'}\n")
+    print(f"groups: {printable(', '.join(found.groups)) or 'none'}\n")
     print_table(brokers)
     if queues:
         print()
