@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 
 from pyspark_rocketmq import ROW_ID_PROPERTY, SeenRows
 from pyspark_rocketmq.messages_to_rows import check_schema
@@ -24,10 +26,12 @@ from pyspark_rocketmq.options import SinkOptions, SourceOptions
 from pyspark_rocketmq.rows_to_messages import Columns
 from pyspark_rocketmq.sink import TaskId, send_rows
 from pyspark_rocketmq.source import read_ranges
+from rocketpy import Message, MessageQueue
 from rocketpy.errors import RocketError
+from rocketpy.sync import Producer
 from tests.interop.probe import wait_until
-from tests.interop.processes import our_environment
-from tests.spark.conftest import Place
+from tests.interop.processes import OurBroker, our_environment
+from tests.spark.conftest import CONF, Place
 
 pytestmark = pytest.mark.spark
 
@@ -231,3 +235,70 @@ def test_a_stream_survives_its_driver_and_its_broker(own_place: Place, tmp_path:
     assert len(messages) > FILES * LINES  # at least the stalled task has sent duplicates
     once = [int(message.body) for message in SeenRows().new(messages)]
     assert sorted(once) == list(range(FILES * LINES))
+
+
+def test_a_read_without_one_of_its_brokers_fails_or_is_asked_for(
+    spark: Any, own_place: Place, tmp_path: Path
+) -> None:
+    """A job would succeed without the messages of a broker that is paused or stopped."""
+    names = own_place.names.address
+    with OurBroker(tmp_path, names, name="second", conf=CONF) as second:
+        topic = own_place.topic(1)
+        first = own_place.broker.name
+        with Producer("spark_tests", names) as producer:
+            for broker in (first, second.name):
+                producer.send(Message(topic, broker.encode()), queue=MessageQueue(topic, broker, 0))
+        wait_until(lambda: own_place.stored(topic) == 2, "both messages")
+        options = {
+            "nameServer": names,
+            "topic": topic,
+            "deliveryTimeoutMs": "1000",
+            "requestTimeoutMs": "500",
+        }
+
+        def batch(**more: str) -> list[str]:
+            frame = spark.read.format("rocketmq").options(**options | more).load()
+            return sorted(row.body.decode() for row in frame.select("body").collect())
+
+        def stream(**more: str) -> int:
+            """The number of new rows."""
+            given = options | {"startingOffsets": "earliest"} | more
+            frame = spark.readStream.format("rocketmq").options(**given).load()
+            writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "offsets"))
+            query = writer.trigger(availableNow=True).start()
+            query.awaitTermination()
+            return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+        def send_to_both() -> None:
+            with Producer("spark_tests", names) as producer:
+                for broker in (first, second.name):
+                    producer.send(Message(topic, b"later"), queue=MessageQueue(topic, broker, 0))
+
+        both = sorted([first, second.name])
+        assert batch() == both
+        assert stream() == 2
+        send_to_both()
+        wait_until(lambda: own_place.stored(topic) == 4, "four messages")
+        left_out = f"broker second .* so {topic} second/0 cannot be read: .*failOnDataLoss=false"
+        os.kill(second.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(PySparkException, match=left_out):
+                batch()
+            assert batch(failOnDataLoss="false") == sorted([first, "later"])
+            with pytest.raises(PySparkException, match=left_out):
+                stream()
+        finally:
+            os.kill(second.pid, signal.SIGCONT)
+        second.stop()
+        with pytest.raises(PySparkException, match=left_out):
+            stream()
+        assert stream(failOnDataLoss="false") == 1
+        assign = json.dumps({topic: {first: [0], "second": [0]}})
+        with pytest.raises(
+            PySparkException, match=f"no name server lists a broker that has {topic} second/0"
+        ):
+            batch(assign=assign, topic="")
+        second.start()
+        wait_until(lambda: stored(own_place, topic) == 4, "the broker's route")
+        assert batch(assign=assign, topic="") == sorted([*both, "later", "later"])
+        assert stream() == 1

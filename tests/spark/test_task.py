@@ -66,6 +66,7 @@ from rocketpy.transport import Channel
 from tests.integration.client.test_error_texts import expect_short
 from tests.integration.sdk_peers import SENDS, Names, Peer, Script, refuses, stored
 from tests.otel.recorder import Recorder, traceparent
+from tests.waiting import until
 
 pytestmark = pytest.mark.spark
 
@@ -401,11 +402,14 @@ async def test_a_query_continues_while_one_of_its_brokers_is_offline() -> None:
         names.routes["T"] = {"a": one.address, "b": other.address}
         reader = reader_of(names)
         start = await asyncio.to_thread(reader.initialOffset)
+        assert await asyncio.to_thread(reader.latestOffset, start, ReadAllAvailable()) == {
+            "T": {"a": {"0": 9}, "b": {"0": 5}}
+        }
         new = {**names.routes["T"], "c": other.address}  # a new broker that is offline, too
         await other.close()
         end = await asyncio.to_thread(reader.latestOffset, start, ReadAllAvailable())
         assert end == {"T": {"a": {"0": 9}, "b": {"0": 0}}}
-        assert await asyncio.to_thread(reader.reportLatestOffset) == {"T": {"a": {"0": 9}}}
+        assert await asyncio.to_thread(reader.reportLatestOffset) == {"T": {"a": {"0": 9}, "b": {"0": 5}}}
         names.routes["T"] = new
         assert await asyncio.to_thread(reader.latestOffset, start, ReadMaxRows(100)) == end
         await asyncio.to_thread(reader.stop)
@@ -417,12 +421,117 @@ async def test_a_query_continues_while_its_only_broker_is_offline() -> None:
         names.routes["T"] = {"a": broker.address}
         reader = reader_of(names)
         start = await asyncio.to_thread(reader.initialOffset)
+        end = await asyncio.to_thread(reader.latestOffset, start, ReadAllAvailable())
         del names.routes["T"]
         assert await asyncio.to_thread(reader.latestOffset, start, ReadAllAvailable()) == start
-        assert await asyncio.to_thread(reader.reportLatestOffset) is None
+        assert await asyncio.to_thread(reader.reportLatestOffset) == end
         await names.close()
         assert await asyncio.to_thread(reader.latestOffset, start, ReadAllAvailable()) == start
-        assert await asyncio.to_thread(reader.reportLatestOffset) is None
+        await asyncio.to_thread(reader.stop)
+
+
+@pytest.mark.parametrize("now", [True, False])
+@pytest.mark.parametrize("listed", [True, False])
+async def test_a_query_does_not_begin_without_a_queue_of_its_checkpoint(now: bool, listed: bool) -> None:
+    """A query with trigger availableNow or once would succeed without the messages of an absent broker."""
+    async with Peer(offsets_of(0, 9)) as one, Peer(offsets_of(0, 5)) as other, Names() as names:
+        names.queues = 1
+        names.routes["T"] = {"a": one.address, "b": other.address}
+        known = {"T": {"a": {"0": 3}, "b": {"0": 2}}}
+        await other.close()
+        if not listed:
+            del names.routes["T"]["b"]
+        reader = reader_of(names, deliveryTimeoutMs=1)
+
+        def begin() -> object:
+            if now:
+                reader.prepareForTriggerAvailableNow()
+            return reader.latestOffset(known, ReadAllAvailable())
+
+        with pytest.raises(DataLoss, match=r"broker b .* so T b/0 cannot be read: .*failOnDataLoss=false"):
+            await asyncio.to_thread(begin)
+        await asyncio.to_thread(reader.stop)
+        reader = reader_of(names, deliveryTimeoutMs=1, failOnDataLoss=False)
+        assert await asyncio.to_thread(begin) == {"T": {"a": {"0": 9}, "b": {"0": 2}}}
+        await asyncio.to_thread(reader.stop)
+
+
+async def test_a_query_waits_for_a_restarting_broker_at_its_start() -> None:
+    """The end of a queue whose broker restarts would be unknown, and the query fail or end too early."""
+    async with Peer(offsets_of(0, 9)) as one, Peer(offsets_of(0, 5)) as other, Names() as names:
+        names.queues = 1
+        names.routes["T"] = {"a": one.address}
+        reader = reader_of(names)
+        await asyncio.to_thread(reader.prepareForTriggerAvailableNow)
+        known = {"T": {"a": {"0": 3}, "b": {"0": 2}}}
+        latest = asyncio.create_task(asyncio.to_thread(reader.latestOffset, known, ReadAllAvailable()))
+        asked = len(names.seen)
+        await until(lambda: len(names.seen) > asked + 1)
+        names.routes["T"]["b"] = other.address
+        end = {"T": {"a": {"0": 9}, "b": {"0": 5}}}
+        assert await latest == end
+        assert await asyncio.to_thread(reader.latestOffset, end, ReadAllAvailable()) == end
+        await asyncio.to_thread(reader.stop)
+
+
+@pytest.mark.parametrize("option", ["assign", "startingOffsets", "endingOffsets"])
+async def test_a_read_waits_for_the_broker_of_a_queue_that_an_option_names(option: str) -> None:
+    """A job would fail at once, or read less, while a broker restarts and name servers do not list it."""
+    async with Peer(offsets_of(0, 9)) as one, Peer(offsets_of(0, 5)) as other, Names() as names:
+        names.queues = 1
+        names.routes["T"] = {"a": one.address}
+        value = {broker: [0] if option == "assign" else {"0": 0} for broker in "ab"}
+        topic = "" if option == "assign" else "T"
+        given = {"nameServer": names.address, "topic": topic, option: json.dumps({"T": value})}
+
+        def planned(**more: object) -> list[QueueRange]:
+            source = SourceOptions.read({**given, **more}, streaming=False)
+            return [part for task in BatchReader(BODY, source).partitions() for part in task.parts]
+
+        with pytest.raises(DataLoss, match=r"no name server lists a broker that has T b/0 .*failOnDataLoss"):
+            await asyncio.to_thread(planned, deliveryTimeoutMs=1)
+        left = await asyncio.to_thread(planned, deliveryTimeoutMs=1, failOnDataLoss=False)
+        assert {part.queue.broker for part in left} <= {"a"}
+        asked = len(names.seen)
+        planning = asyncio.create_task(asyncio.to_thread(planned))
+        await until(lambda: len(names.seen) > asked + 1)
+        names.routes["T"]["b"] = other.address
+        await planning
+
+
+async def test_a_batch_names_the_broker_that_does_not_respond() -> None:
+    """A batch would succeed without the messages of a paused broker, or its error not say what to do."""
+    async with Peer(offsets_of(0, 9)) as one, Peer(lambda *_: None) as silent, Names() as names:
+        names.routes["T"] = {"a": one.address, "b": silent.address}
+
+        def planned(**more: object) -> list[QueueRange]:
+            given = {
+                "nameServer": names.address,
+                "topic": "T",
+                "deliveryTimeoutMs": 1,
+                "requestTimeoutMs": 50,
+            }
+            source = SourceOptions.read({**given, **more}, streaming=False)
+            return [part for task in BatchReader(BODY, source).partitions() for part in task.parts]
+
+        with pytest.raises(DataLoss, match=r"broker b .* so T b/0, T b/1 cannot be read: .*failOnDataLoss"):
+            await asyncio.to_thread(planned)
+        left = await asyncio.to_thread(planned, failOnDataLoss=False)
+        assert [part.queue for part in left] == [QueueName("T", "a", 0), QueueName("T", "a", 1)]
+
+
+async def test_a_new_queue_is_not_skipped_if_its_broker_leaves_while_it_is_planned() -> None:
+    """With failOnDataLoss=false the checkpoint would contain an end whose messages no task has read."""
+
+    def script(channel: Channel, request: Command) -> Command | bytes | None:
+        return None if request.code == RequestCode.GET_MIN_OFFSET else offsets_of(0, 9)(channel, request)
+
+    async with Peer(script) as broker, Names() as names:
+        names.queues = 1
+        names.routes["T"] = {"a": broker.address}
+        reader = reader_of(names, failOnDataLoss=False, deliveryTimeoutMs=1, requestTimeoutMs=50)
+        with pytest.raises(RocketError):
+            await asyncio.to_thread(reader.partitions, {}, {"T": {"a": {"0": 9}}})
         await asyncio.to_thread(reader.stop)
 
 
@@ -568,7 +677,7 @@ async def test_a_lagging_slave_does_not_lose_messages(now: bool) -> None:
         reader = reader_of(names)
         if now:
             await asyncio.to_thread(reader.prepareForTriggerAvailableNow)
-        for read, end in ((100, 100), (80, 90)):
+        for read, end in ((80, 90), (100, 100)):
             known = {"T": {"a": {"0": read}}}
             found = await asyncio.to_thread(reader.latestOffset, known, ReadAllAvailable())
             assert found == {"T": {"a": {"0": end}}}

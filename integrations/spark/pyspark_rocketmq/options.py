@@ -494,6 +494,19 @@ class SourceOptions:
         return ConsumerConfig(pull_timeout_ms=self.pull_timeout_ms)
 
     @property
+    def named_queues(self) -> frozenset[QueueName]:
+        """The queues to read that the options name; empty if they name only topics."""
+        if self.assigned:
+            return self.assigned
+        positions = (self.starting.value, self.ending.value)
+        named = {queue for value in positions if isinstance(value, dict) for queue in value}
+        return frozenset(queue for queue in named if self.selects(queue.topic))
+
+    def selects(self, topic: str) -> bool:
+        """Whether the options select a topic."""
+        return topic in self.topics if self.pattern is None else bool(self.pattern.fullmatch(topic))
+
+    @property
     def broker_filter(self) -> Expression:
         """The expression by which the broker selects messages."""
         if self.sql:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import monotonic, sleep
@@ -27,13 +28,17 @@ log = logging.getLogger("pyspark_rocketmq")
 
 
 class DataLoss(RuntimeError):
-    """Messages were deleted or cannot be decoded, and option failOnDataLoss is true."""
+    """Option failOnDataLoss is true, and messages would be missing from the result without a notice.
+
+    They were deleted, cannot be decoded, or are on a broker that is not available.
+    """
 
 
 class Planner:
     """Looks up queues and their offsets.
 
-    Methods raise RocketError if a server stays unavailable for `deliveryTimeoutMs`, as tasks do.
+    Methods raise RocketError if a server stays unavailable for `deliveryTimeoutMs`, as tasks do. Those that
+    raise DataLoss for an unavailable broker leave out its queues if option failOnDataLoss is false.
     `available_ends` and `commit` do not retry; they log a warning for each unavailable queue.
     """
 
@@ -43,13 +48,17 @@ class Planner:
             options.group, config=options.consumer_config(), client=options.connection.client_config()
         )
         self._consumer.start(wait=False)  # requests are retried for `deliveryTimeoutMs`
+        self._reported: AbstractSet[QueueName] = frozenset()
 
     def close(self) -> None:
         """Disconnect."""
         self._consumer.close()
 
     def starting_offsets(self) -> Offsets:
-        """Return the starting offsets of a stream, resolved from the options. Raises ConfigInvalid."""
+        """Return the starting offsets of a stream, resolved from the options.
+
+        Raises ConfigInvalid, DataLoss.
+        """
         self._check_filter()
         return self._starting_offsets(self._queues())
 
@@ -59,7 +68,7 @@ class Planner:
         # List queues once, so that each has both a start and an end.
         queues = self._queues()
         start = self._starting_offsets(queues)
-        end = self._resolve(self._options.ending, queues)
+        end = self._resolve(self._options.ending, queues, among=start)
         reversed_ = [queue for queue, stop in end.items() if stop < start[queue]]
         for queue, last in self._each(self._consumer.max_offset, reversed_).items():
             # The end precedes the start: the range is empty, and no message is lost.
@@ -68,16 +77,20 @@ class Planner:
         return self.ranges(start, end)
 
     def latest_offsets(self) -> Offsets:
-        """Return the current end of every queue."""
+        """Return the current end of every queue. Raises DataLoss."""
         return self._resolve(Position("", LATEST), self._queues())
+
+    def ends_of(self, known: Mapping[QueueName, int]) -> Offsets:
+        """Return the current ends of these queues, which were read up to these offsets. Raises DataLoss."""
+        return self._each(lambda queue: self._end(queue, known[queue_name(queue)]), known, may_omit=True)
 
     def available_ends(self, known: Mapping[QueueName, int]) -> Offsets:
         """Return the current ends of the available queues.
 
-        Queues of a broker that does not respond are omitted. known: the next offset to read of each queue;
-        if a slave reports a lower end, the master is asked. If the queues of a topic cannot be looked up, the
-        topic is omitted. Raises RocketError instead if no pattern selects the topic and `known` has no queue
-        of it.
+        Queues of a broker that does not respond, or is not registered, are omitted. known: the next offset to
+        read of each queue; if a slave reports a lower end, the master is asked. If the queues of a topic
+        cannot be looked up, the topic is omitted. Raises RocketError instead if no pattern selects the topic
+        and `known` has no queue of it.
         """
         queues: list[QueueName] = []
         for topic in self._topics_or_known(known):
@@ -87,6 +100,9 @@ class Planner:
                 if self._options.pattern is None and all(queue.topic != topic for queue in known):
                     raise
                 log.warning("topic %s is not read until its queues can be looked up again: %s", topic, error)
+        if missing := known.keys() - queues - self._reported:
+            log.warning("%s: not read until a name server lists a broker that has them", _names(missing))
+        self._reported = known.keys() - queues
         unavailable: set[str] = set()
 
         def end(queue: QueueName) -> int | None:
@@ -146,9 +162,18 @@ class Planner:
         return self._resolve(options.starting, queues, needs_match=options.needs_match)
 
     def _resolve(
-        self, position: Position, queues: Collection[QueueName], *, needs_match: bool = False
+        self,
+        position: Position,
+        queues: Collection[QueueName],
+        *,
+        needs_match: bool = False,
+        among: Collection[QueueName] | None = None,
     ) -> Offsets:
-        """Return the offsets of a position. needs_match: a time without a message raises ConfigInvalid."""
+        """Return the offsets of a position, of all queues or of those in `among`.
+
+        needs_match: a time without a message raises ConfigInvalid. Queues are missing from the result if
+        their broker is unavailable and option failOnDataLoss is false.
+        """
         option, wanted, is_time = position
         if isinstance(wanted, dict):
             self._check_names(
@@ -156,6 +181,8 @@ class Planner:
             )
         else:
             wanted = dict.fromkeys(queues, wanted)
+        if among is not None:
+            queues = among
         if is_time:
 
             def first_since(queue: MessageQueue) -> int:
@@ -168,10 +195,12 @@ class Planner:
                     )
                 return offset
 
-            return self._each(first_since, queues)
-        oldest = self.earliest_offsets([queue for queue in queues if wanted[queue] == EARLIEST])
-        last = self._each(self._consumer.max_offset, [queue for queue in queues if wanted[queue] == LATEST])
-        return {queue: wanted[queue] for queue in queues} | oldest | last
+            return self._each(first_since, queues, may_omit=True)
+        oldest, last = (
+            self._each(request, [queue for queue in queues if wanted[queue] == end], may_omit=True)
+            for request, end in ((self._consumer.min_offset, EARLIEST), (self._consumer.max_offset, LATEST))
+        )
+        return {queue: wanted[queue] for queue in queues if wanted[queue] >= 0} | oldest | last
 
     def _first_since(self, queue: MessageQueue, time_ms: int) -> tuple[int, bool]:
         """Return (offset, True) of the first message stored at or after a time, or (end of the queue, False).
@@ -187,13 +216,20 @@ class Planner:
         return offset, False
 
     def _check_names(self, name: str, wanted: Offsets, queues: set[QueueName], hint: str) -> None:
-        """Require a value for every queue and for no other, as Spark's Kafka source does."""
-        if missing := sorted(queues - wanted.keys()):
-            raise ConfigInvalid(f"option {name} lacks {', '.join(map(str, missing))}{hint}")
-        if unknown := sorted(wanted.keys() - queues):
-            raise ConfigInvalid(
-                f"option {name} has {', '.join(map(str, unknown))}, which the topic does not have"
-            )
+        """Require a value for every queue and for no other, as Spark's Kafka source does.
+
+        `_queues` has reported the queues of absent brokers.
+        """
+        brokers = _brokers(queues)
+        if missing := queues - wanted.keys():
+            raise ConfigInvalid(f"option {name} lacks {_names(missing)}{hint}")
+        unknown = {
+            queue
+            for queue in wanted.keys() - queues
+            if queue not in self._options.named_queues or (queue.topic, queue.broker) in brokers
+        }
+        if unknown:
+            raise ConfigInvalid(f"option {name} has {_names(unknown)}, which the topic does not have")
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -212,10 +248,9 @@ class Planner:
 
     def _topics(self) -> Sequence[str]:
         """Return the topics to read: those of the options, or the present ones that match the pattern."""
-        pattern = self._options.pattern
-        if pattern is None:
+        if self._options.pattern is None:
             return self._options.topics
-        return [topic for topic in self._consumer.fetch_topics() if pattern.fullmatch(topic)]
+        return list(filter(self._options.selects, self._consumer.fetch_topics()))
 
     def _topics_or_known(self, known: Mapping[QueueName, int]) -> Sequence[str]:
         try:
@@ -230,26 +265,68 @@ class Planner:
         return [queue for queue in queues if not assigned or queue in assigned]
 
     def _queues(self) -> list[QueueName]:
-        """Return the queues to read. Raises ConfigInvalid if an assigned one is missing."""
+        """Return the queues to read.
+
+        Waits for the brokers that the options name: a name server forgets a broker that stops. Raises
+        ConfigInvalid if a broker lacks a queue that option `assign` names, and DataLoss.
+        """
         deadline = self._deadline()
         topics = _with_retries(self._topics, deadline)
-        queues = [
-            queue for topic in topics for queue in _with_retries(partial(self._queues_of, topic), deadline)
-        ]
-        if missing := sorted(self._options.assigned.difference(queues)):
-            text = ", ".join(map(str, missing))
-            raise ConfigInvalid(f"option assign has {text}, which no running broker has")
+        while True:
+            queues = [
+                queue
+                for topic in topics
+                for queue in _with_retries(partial(self._queues_of, topic), deadline)
+            ]
+            brokers = _brokers(queues)
+            absent = {
+                queue for queue in self._options.named_queues if (queue.topic, queue.broker) not in brokers
+            }
+            if not absent or monotonic() > deadline:
+                break
+            log.info("waiting until a name server lists a broker that has %s", _names(absent))
+            sleep(_RETRY_PAUSE_S)
+        if missing := self._options.assigned.difference(queues, absent):
+            raise ConfigInvalid(f"option assign has {_names(missing)}, which no running broker has")
+        if absent:
+            report_loss(self._options, f"no name server lists a broker that has {_names(absent)}")
         return queues
 
-    def _each(self, request: Callable[[MessageQueue], int], queues: Collection[QueueName]) -> Offsets:
-        """Make a request about each queue, several at the same time, with retries. Raises RocketError."""
-        deadline = self._deadline()
+    def _each(
+        self,
+        request: Callable[[MessageQueue], int],
+        queues: Collection[QueueName],
+        *,
+        may_omit: bool = False,
+    ) -> Offsets:
+        """Make a request about each queue, several at the same time, with retries. Raises RocketError.
 
-        def request_one(queue: QueueName) -> int:
-            return _with_retries(partial(request, _queue(queue)), deadline)
+        may_omit: report the queues of unavailable brokers as a loss instead, and omit them.
+        """
+        deadline = self._deadline()
+        unavailable: dict[str, RocketError] = {}
+
+        def request_one(queue: QueueName) -> int | None:
+            if queue.broker in unavailable:
+                return None
+            try:
+                return _with_retries(partial(request, _queue(queue)), deadline)
+            except RocketError as error:
+                if error.retry is Retry.NONE or not may_omit:
+                    raise
+                unavailable[queue.broker] = error
+                return None
 
         with ThreadPoolExecutor(_CONCURRENCY) as threads:
-            return dict(zip(queues, threads.map(request_one, queues), strict=True))
+            found = dict(zip(queues, threads.map(request_one, queues), strict=True))
+        for broker, error in sorted(unavailable.items()):
+            left_out = [queue for queue, offset in found.items() if offset is None and queue.broker == broker]
+            report_loss(
+                self._options,
+                f"broker {broker} was not available for {self._options.delivery_timeout_ms} ms "
+                f"(deliveryTimeoutMs), so {_names(left_out)} cannot be read: {error}",
+            )
+        return {queue: offset for queue, offset in found.items() if offset is not None}
 
     def _deadline(self) -> float:
         """Return the monotonic time after which the requests of a call are not retried, in seconds."""
@@ -273,6 +350,15 @@ def report_loss(options: SourceOptions, loss: str) -> None:
     if options.fail_on_data_loss:
         raise DataLoss(f"{loss} (set failOnDataLoss=false to continue with the available messages)")
     log.warning("%s; continuing with the available messages", loss)
+
+
+def _brokers(queues: Iterable[QueueName]) -> set[tuple[str, str]]:
+    """Return topic and broker of each queue."""
+    return {(queue.topic, queue.broker) for queue in queues}
+
+
+def _names(queues: Iterable[QueueName]) -> str:
+    return ", ".join(map(str, sorted(queues)))
 
 
 def queue_name(queue: MessageQueue) -> QueueName:

@@ -90,6 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stop_at: Offsets | None = None
         self._seen: Offsets | None = None
         self._found_ends: Offsets = {}
+        self._is_complete = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the starting offsets of a query without a checkpoint. Raises ConfigInvalid, RocketError."""
@@ -109,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """Return the end offsets of the next micro-batch, within the limit. Raises RocketError.
+        """Return the end offsets of the next micro-batch, within the limit. Raises RocketError, DataLoss.
 
         Spark before 4.2 passes no arguments. With a checkpoint, it calls `partitions` before this method;
         without one, it calls `initialOffset` after it.
@@ -128,12 +129,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the ends that `latestOffset` found, for the query's progress: Spark calls it first.
 
-        Queues whose broker was unavailable are left out; None without any queue.
+        A queue whose broker is unavailable has the end that was found last, and is left out without one. None
+        without any queue.
         """
         return to_json(self._found_ends) if self._found_ends else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """End the query at the current ends of the queues."""
+        """End the query at the current ends of the queues. Raises RocketError, DataLoss."""
         self._stop_at = self._planning().latest_offsets()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
@@ -184,11 +186,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return True
 
     def _known_ends(self, known: Offsets) -> Offsets:
+        """Return the ends of all queues; a queue that is unavailable keeps its offset.
+
+        The first micro-batch requires every queue of the checkpoint: it may be the only one, and the query
+        would end with rows missing. Later ones continue without. Spark tells a source neither the trigger
+        `once` nor, before 4.2, `availableNow`.
+        """
+        ends = self._planning().available_ends(known) if self._stop_at is None else self._stop_at
+        if not self._is_complete and self._options.fail_on_data_loss:
+            ends |= self._planning().ends_of({queue: known[queue] for queue in known.keys() - ends.keys()})
+        self._is_complete = True
         if self._stop_at is None:
-            self._found_ends = self._planning().available_ends(known)
-            return known | self._found_ends
-        self._found_ends = self._stop_at
-        ends = known | self._stop_at
+            last = {queue: end for queue, end in self._found_ends.items() if queue in known}
+            self._found_ends = last | ends
+            return known | ends
+        self._found_ends = ends
+        ends = known | ends
         behind = {queue: offset for queue, offset in known.items() if ends[queue] < offset}
         if behind:
             # `partitions` reports the loss, unless the ends came from a lagging slave.
