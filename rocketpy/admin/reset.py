@@ -164,15 +164,8 @@ class OffsetReset:
         return self._to.offsets is None or self._requests.unwrap_queue(queue) in self._to.offsets
 
     async def _change(self, address: str | None, queue: MessageQueue) -> OffsetChange:
-        return OffsetChange(await self._committed(address, queue), await self._target(address, queue))
-
-    async def _committed(self, address: str | None, queue: MessageQueue) -> int | None:
-        header = QueryConsumerOffsetRequestHeader(
-            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id
-        )
-        call = self._requests.call(address, queue.broker_name, RequestCode.QUERY_CONSUMER_OFFSET, header)
-        response = await if_found(call, ResponseCode.QUERY_NOT_FOUND)
-        return None if response is None else _offset(response)
+        committed = await find_committed(self._requests, address, self._group, queue)
+        return OffsetChange(committed, await self._target(address, queue))
 
     async def _target(self, address: str | None, queue: MessageQueue) -> int:
         to = self._to
@@ -181,21 +174,18 @@ class OffsetReset:
             self._times_ms[queue.broker_name] = time_ms
             return max(offset, 0)
         if to.place is _Position.BEGINNING:
-            return await self._bound(address, queue, RequestCode.GET_MIN_OFFSET)
-        end = await self._bound(address, queue, RequestCode.GET_MAX_OFFSET)
+            return await find_bound(self._requests, address, queue, RequestCode.GET_MIN_OFFSET)
+        end = await find_bound(self._requests, address, queue, RequestCode.GET_MAX_OFFSET)
         if to.place is _Position.END:
             return end
         wanted = to.value if to.offsets is None else to.offsets[self._requests.unwrap_queue(queue)]
-        return min(max(wanted, await self._bound(address, queue, RequestCode.GET_MIN_OFFSET)), end)
+        begin = await find_bound(self._requests, address, queue, RequestCode.GET_MIN_OFFSET)
+        return min(max(wanted, begin), end)
 
     async def _search(self, address: str | None, queue: MessageQueue, timestamp: int) -> Command:
         header = SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp)
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
         return await self._requests.call(address, queue.broker_name, code, header)
-
-    async def _bound(self, address: str | None, queue: MessageQueue, code: RequestCode) -> int:
-        header = QueueRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
-        return _offset(await self._requests.call(address, queue.broker_name, code, header))
 
     async def _commit(self, address: str | None, queue: MessageQueue, offset: int) -> None:
         header = UpdateConsumerOffsetRequestHeader(
@@ -225,6 +215,29 @@ class OffsetReset:
         call = self._requests.call(address, broker, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
         response = await if_found(call, ResponseCode.CONSUMER_NOT_ONLINE)
         return {} if response is None else ResetOffsetBody.decode(response.body).offset_table
+
+
+async def find_committed(
+    requests: AdminRequests, address: str | None, group: str, queue: MessageQueue
+) -> int | None:
+    """Return the offset of a group in a queue, which a master has; None if it has none.
+
+    group, queue: their names with the namespace.
+    """
+    header = QueryConsumerOffsetRequestHeader(
+        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id
+    )
+    call = requests.call(address, queue.broker_name, RequestCode.QUERY_CONSUMER_OFFSET, header)
+    response = await if_found(call, ResponseCode.QUERY_NOT_FOUND)
+    return None if response is None else _offset(response)
+
+
+async def find_bound(
+    requests: AdminRequests, address: str | None, queue: MessageQueue, code: RequestCode
+) -> int:
+    """Return the first offset of a queue, or its end. code: GET_MIN_OFFSET or GET_MAX_OFFSET."""
+    header = QueueRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+    return _offset(await requests.call(address, queue.broker_name, code, header))
 
 
 def _offset(response: Command) -> int:

@@ -13,6 +13,7 @@ import msgspec
 
 from rocketpy.admin.name_servers import NameServers
 from rocketpy.admin.requests import AdminRequests, all_of
+from rocketpy.admin.reset import find_bound, find_committed
 from rocketpy.client.admin import register_existing
 from rocketpy.client.broker_api import create_missing
 from rocketpy.client.routing.routes import order_counts
@@ -207,7 +208,8 @@ class Topics:
         """Change settings of a topic on each of its brokers. Other settings stay unchanged.
 
         To remove queues without loss: lower `write_queues`, wait until consumers have read the removed
-        queues, then lower `read_queues`.
+        queues, then lower `read_queues`. While a group with offsets in them, or online, has not read all of
+        their messages, `read_queues` is not lowered.
 
         Args:
             topic: The name of the topic.
@@ -217,8 +219,8 @@ class Topics:
             ordered: Whether it is an ordered topic.
 
         Raises:
-            ConfigInvalid: No setting is given, a number is below 0, or the topic would have more queues to
-                write than to read; then no broker was changed.
+            ConfigInvalid: No setting is given, a number is below 0, the topic would have more queues to
+                write than to read, or messages would not be consumed; then no broker was changed.
             RouteNotFound: No name server knows the topic.
         """
         changes: dict[str, int | bool] = {}
@@ -243,6 +245,12 @@ class Topics:
         configs = {broker: msgspec.structs.replace(config, **changes) for broker, config in found.items()}
         if read_queues is not None or write_queues is not None:
             _check_read(topic, configs)
+        if read_queues is not None:
+            unread = await self._requests.gather_at(
+                masters,
+                lambda address, broker: self._find_unread(address, broker, found[broker], read_queues),
+            )
+            _check_unread(topic, read_queues, unread)
         if ordered is not None or write_queues is not None:
             counts = {broker: config.write_queue_nums * config.order for broker, config in configs.items()}
             await self._set_ordered_queues(topic, counts)
@@ -297,19 +305,13 @@ class Topics:
         stats = await requests.call(
             address, broker, RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic=name)
         )
-        groups = await requests.call(
-            address,
-            broker,
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
-            QueryTopicConsumeByWhoRequestHeader(topic=name),
-        )
         return _TopicOnBroker(
             settings=topic_settings(config),
             queues={
                 queue: QueueOffsets(found.min_offset, found.max_offset, found.last_update_timestamp or None)
                 for queue, found in TopicStatsTable.decode(stats.body).offset_table.items()
             },
-            groups=GroupList.decode(groups.body).group_list,
+            groups=await self._groups_at(address, broker, name),
             rate=await self._get_rate(address, broker, name),
         )
 
@@ -330,6 +332,32 @@ class Topics:
                 ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {self._requests.unwrap(name)}", broker
             )
         return config
+
+    async def _find_unread(
+        self, address: str | None, broker: str, config: TopicConfig, read_queues: int
+    ) -> dict[str, int]:
+        """Return how many messages each group has not read of the queues from `read_queues` on."""
+        name, requests = config.topic_name, self._requests
+        queues = [MessageQueue(name, broker, number) for number in range(read_queues, config.read_queue_nums)]
+        if not queues:
+            return {}
+        ends = [await find_bound(requests, address, queue, RequestCode.GET_MAX_OFFSET) for queue in queues]
+        unread: dict[str, int] = {}
+        for group in await self._groups_at(address, broker, name):
+            members = await requests.members_at(address, broker, group)
+            if members is not None and members.message_model == "BROADCASTING":
+                continue  # its members have the offsets
+            for queue, end in zip(queues, ends, strict=True):
+                committed = await find_committed(requests, address, group, queue)
+                if committed is not None and committed < end:
+                    begin = await find_bound(requests, address, queue, RequestCode.GET_MIN_OFFSET)
+                    unread[group] = unread.get(group, 0) + end - max(committed, begin)
+        return {requests.unwrap(group): count for group, count in unread.items() if count}
+
+    async def _groups_at(self, address: str | None, broker: str, name: str) -> Sequence[str]:
+        header = QueryTopicConsumeByWhoRequestHeader(topic=name)
+        code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
+        return GroupList.decode((await self._requests.call(address, broker, code, header)).body).group_list
 
     async def _set_ordered_queues(self, topic: str, counts: Mapping[str, int]) -> None:
         """Set at the name servers how many queues of an ordered topic each broker has; 0 removes the broker.
@@ -367,10 +395,21 @@ def _check_read(topic: str, configs: Mapping[str, TopicConfig]) -> None:
             )
 
 
+def _check_unread(topic: str, read_queues: int, unread: Mapping[str, Mapping[str, int]]) -> None:
+    """Raise ConfigInvalid if consumers could not read messages any more. unread: broker -> group -> count."""
+    for broker, groups in unread.items():
+        for group, count in groups.items():
+            raise ConfigInvalid(
+                f"topic {topic} was not changed: group {group} has not read {count} messages in the queues "
+                f"from {read_queues} on of broker {broker}. Lower write_queues alone, wait until the group "
+                "has read them (or reset its offsets to the end), then lower read_queues"
+            )
+
+
 class _TopicOnBroker(NamedTuple):
     """A topic, as one broker knows it. rate: messages sent to it per second."""
 
     settings: TopicSettings
     queues: Mapping[MessageQueue, QueueOffsets]
-    groups: list[str]
+    groups: Sequence[str]
     rate: float

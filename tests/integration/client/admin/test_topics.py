@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from rocketpy import AdminClient, ClientConfig, ConsumeFrom, Credentials, Message, Producer
+from rocketpy import (
+    AdminClient,
+    ClientConfig,
+    ConsumeFrom,
+    Credentials,
+    Message,
+    MessageModel,
+    MessageQueue,
+    Producer,
+)
 from rocketpy.admin import Permission, TopicSettings
 from rocketpy.errors import (
     BrokerError,
@@ -283,6 +292,41 @@ async def test_queues_without_readers_are_refused(admin: AdminClient, change: di
     assert set((await admin.topics.describe("T")).brokers.values()) == {
         TopicSettings(4, 4, BOTH, ordered=False)
     }
+
+
+async def test_queues_with_unread_messages_are_kept(admin: AdminClient, cluster: EmbeddedCluster) -> None:
+    """Nobody would consume these messages, and the lag of the group would not have them."""
+    await admin.topics.create("T", 4)
+    handler, rest = Seen(), MessageQueue("T", "broker-b", 3)
+    async with Producer("p", cluster.namesrv_address) as producer:
+        async with consuming(cluster, handler):
+            await producer.send(Message("T", b"read"), queue=rest)
+            await until(lambda: handler.messages)
+        await admin.topics.alter("T", write_queues=2)  # keeps the queue readable
+        await admin.topics.alter("T", write_queues=4)
+        await producer.send(Message("T", b"unread"), queue=rest)
+    with pytest.raises(
+        ConfigInvalid, match=r"not changed: group g has not read 1 messages .* 2 on of broker broker-b"
+    ):
+        await admin.topics.alter("T", read_queues=2, write_queues=2)
+    assert {found.read_queues for found in (await admin.topics.describe("T")).brokers.values()} == {4}
+    async with consuming(cluster, handler, name="again"):
+        await until(lambda: len(handler.messages) == 2)
+    await admin.topics.alter("T", read_queues=2, write_queues=2)
+    assert {found.read_queues for found in (await admin.topics.describe("T")).brokers.values()} == {2}
+
+
+async def test_members_that_broadcast_keep_no_queue(
+    admin: AdminClient, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    """A broker does not have their offsets, so it would seem that they have read nothing."""
+    await admin.topics.create("T", 4)
+    handler = Seen()
+    broadcasting = consuming(cluster, handler, model=MessageModel.BROADCASTING, offset_directory=tmp_path)
+    async with broadcasting, Producer("p", cluster.namesrv_address) as producer:
+        await producer.send(Message("T", b"read"), queue=MessageQueue("T", "broker-b", 3))
+        await until(lambda: handler.messages)
+        await admin.topics.alter("T", read_queues=2, write_queues=2)
 
 
 async def test_a_topic_stays_ordered(admin: AdminClient, cluster: EmbeddedCluster) -> None:
