@@ -1,8 +1,8 @@
 """Reads broker.conf and namesrv.conf, which have RocketMQ's own keys, into configuration objects.
 
 Every key of 4.6.0 is in one of the tables of `keys`. It is supported, or ignored, or rejected because
-ignoring it would be unsafe. An unknown key causes a warning. It is rejected if it differs from a key that
-protects the server only in upper and lower case.
+ignoring it would be unsafe. An unknown key causes a warning. It is rejected if it may be meant to protect the
+server: a misspelt key of access control or TLS, or a key with invisible characters.
 """
 
 from __future__ import annotations
@@ -55,8 +55,18 @@ _SECURITY_KEYS: Final = frozenset({
     *(name for name in LISTEN_KEYS if name.startswith("tls.")),
 })  # fmt: skip
 """Keys that protect a server."""
+_SECURITY_WORDS: Final = ("acl", "auth", "secret", "tls")
+"""Parts of keys that protect a server, also in later versions of RocketMQ."""
 _SIMILARITY_MIN: Final = 0.8
 """Below this, keys of later RocketMQ versions would be taken for misspelled ones."""
+
+
+def _plain(key: str) -> str:
+    """Return a key without the punctuation and the upper case that users may get wrong."""
+    return "".join(filter(str.isalnum, key.lower()))
+
+
+_PLAIN_SECURITY_KEYS: Final = {_plain(key): key for key in _SECURITY_KEYS}
 
 
 class _Setting(NamedTuple):
@@ -196,12 +206,19 @@ def _check_other_key(key: str, text: str, place: str, *, known: Iterable[str]) -
 def _report_unknown_key(key: str, place: str, names: Mapping[str, str]) -> None:
     """Warn about a key, as later versions of RocketMQ have more keys. names: known keys by their lower case.
 
-    Raises ConfigInvalid for a key that differs from a security key only in upper and lower case.
+    Raises ConfigInvalid for a key that may be meant to protect the server.
     """
-    meant = names.get(key.lower())
-    if meant in _SECURITY_KEYS:
+    if not (key.isascii() and key.isprintable()):
         raise ConfigInvalid(
-            f"{place}: unknown key {key}: write {meant}; an ignored key would not protect the server"
+            f"{place}: unknown key {key!a}: it has a character that no key has, such as a byte order mark or "
+            "a blank without width; remove it"
+        )
+    plain = _plain(key)
+    meant = get_close_matches(plain, _PLAIN_SECURITY_KEYS, n=1, cutoff=_SIMILARITY_MIN)
+    if meant or any(word in plain for word in _SECURITY_WORDS):
+        remedy = f"write {_PLAIN_SECURITY_KEYS[meant[0]]}" if meant else "remove it"
+        raise ConfigInvalid(
+            f"{place}: unknown key {key}: {remedy}; an ignored key would not protect the server"
         )
     near = get_close_matches(key.lower(), names, n=1, cutoff=_SIMILARITY_MIN)
     hint = f"; did you mean {names[near[0]]}?" if near else ""

@@ -93,8 +93,11 @@ NAMESRV_KEYS: Final = _keys({"namesrv": NamesrvConfig}) | {
 
 UNSUPPORTED_KEYS: Final[dict[str, tuple[str, ...]]] = {
     "tls.test.mode.enable": ("false",),
+    **dict.fromkeys(
+        ("authenticationEnabled", "authorizationEnabled", "migrateAuthFromV1Enabled"), ("false",)
+    ),
 }
-"""Key -> values that this version implements; it rejects any other."""
+"""Key -> values that this version implements; it rejects any other. The last ones are of RocketMQ 5."""
 
 _REASONS: Final = {
     "one event loop does the work, without thread pools and their queues": """

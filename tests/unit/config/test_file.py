@@ -72,12 +72,50 @@ def test_an_unknown_key_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptur
         ("tls.server.certpath=server.pem", "tls.server.certPath"),
         ("TLS.config.file=tls.properties", "tls.config.file"),
         ("hasecret=x", "haSecret"),
+        ("aclEnabled=true", "aclEnable"),
+        ("acl_enable=true", "aclEnable"),
+        ("aclEnabel=true", "aclEnable"),
+        ("tls.sever.mode=enforcing", "tls.server.mode"),
+        ("replicaCertName=a", "replicaCertNames"),
+        ("dLegerSecrets=x", "dLegerSecret"),
     ],
 )
 def test_a_key_that_guards_must_not_be_misspelt(tmp_path: Path, line: str, meant: str) -> None:
     """A misspelt security key would leave the server open, with only a warning in the log."""
     with pytest.raises(ConfigInvalid, match=rf"broker\.conf:1: unknown key .*: write {meant}"):
         load(tmp_path, f"{line}\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "enableAccessTls=true",
+        "authenticationWhitelist=10.0.0.1",
+        "tls.server.ciphers=HIGH",
+        "brokerSecretFile=x",
+    ],
+)
+def test_an_unknown_key_that_may_protect_is_rejected(tmp_path: Path, line: str) -> None:
+    """A server would be open although its operator asked for protection that this version does not have."""
+    with pytest.raises(ConfigInvalid, match="remove it; an ignored key would not protect the server"):
+        load(tmp_path, f"{line}\n")
+
+
+@pytest.mark.parametrize("key", ["authenticationEnabled", "authorizationEnabled"])
+def test_access_control_of_rocketmq_5_is_rejected(tmp_path: Path, key: str) -> None:
+    """A configuration of RocketMQ 5 would start an open server."""
+    with pytest.raises(ConfigInvalid, match=f"{key}=true is not supported"):
+        load(tmp_path, f"{key}=true\n")
+    load(tmp_path, f"{key}=false\n")
+
+
+@pytest.mark.parametrize(
+    "text", ["\ufeffaclEnable=true\n", "acl\u200bEnable=true\n", "\u00a0brokerName=a\n", "\ufeff# comment\n"]
+)
+def test_a_key_with_an_invisible_character_is_rejected(tmp_path: Path, text: str) -> None:
+    """An editor that writes a byte order mark would switch access control off."""
+    with pytest.raises(ConfigInvalid, match="a character that no key has"):
+        load(tmp_path, text)
 
 
 def test_a_key_without_meaning_is_named_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
