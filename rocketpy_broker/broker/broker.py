@@ -29,8 +29,8 @@ from rocketpy_broker.broker.request_router import RequestRouter
 from rocketpy_broker.broker.role_change import RoleChangeHandler
 from rocketpy_broker.broker.vip_port import serve_ports
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.handlers.admin.access import AccessHandler
-from rocketpy_broker.handlers.admin.admin import AdminHandler
+from rocketpy_broker.handlers.access import AccessHandler
+from rocketpy_broker.handlers.admin import AdminHandler
 from rocketpy_broker.handlers.base import handler_table
 from rocketpy_broker.handlers.send.response import SendResponses
 from rocketpy_broker.handlers.send.response_waiters import FlushWaiters

@@ -16,9 +16,9 @@ from rocketpy.protocol.message.record import decode
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.handlers.admin.consume_stats import ConsumeStatsHandler
-from rocketpy_broker.handlers.clients.client_calls import ClientCallHandler
-from rocketpy_broker.handlers.clients.clients import ClientHandler
+from rocketpy_broker.handlers.client_calls import ClientCallHandler
+from rocketpy_broker.handlers.clients import ClientHandler
+from rocketpy_broker.handlers.consume_stats import ConsumeStatsHandler
 from rocketpy_broker.handlers.pull.long_polling import PullRequestHoldTable
 from rocketpy_broker.handlers.pull.offsets import OffsetHandler
 from rocketpy_broker.handlers.pull.pull import OffsetMovedEvent, PullHandler, offset_moved_message
@@ -32,9 +32,9 @@ from rocketpy_broker.services.metadata.locks import QueueLocks
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.services.periodic import PeriodicCalls
+from rocketpy_broker.services.runtime_info import DayTotals, runtime_info
 from rocketpy_broker.services.slices import Slices
-from rocketpy_broker.services.stats.runtime_info import DayTotals, runtime_info
-from rocketpy_broker.services.stats.stats import SAMPLE_MS, BrokerStats, PutCounts
+from rocketpy_broker.services.stats import SAMPLE_MS, BrokerStats, PutCounts
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.disk import system_clock
 from rocketpy_broker.store.upkeep.driver import StoreDriver

@@ -19,7 +19,7 @@ from rocketpy_broker.replication.ha.connected_slaves import SlaveState
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
-from rocketpy_broker.services.stats.stats import (
+from rocketpy_broker.services.stats import (
     GROUP_GET_NUMS,
     GROUP_GET_SIZE,
     SNDBCK_PUT_NUMS,

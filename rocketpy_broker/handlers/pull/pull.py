@@ -40,7 +40,7 @@ from rocketpy_broker.handlers.pull.pull_checks import PullChecks
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.slices import Slices
-from rocketpy_broker.services.stats.stats import BrokerStats
+from rocketpy_broker.services.stats import BrokerStats
 from rocketpy_broker.store import GetMessageResult, GetMessageStatus, MessageInner, MessageStore
 from rocketpy_broker.store.busy import Reason
 

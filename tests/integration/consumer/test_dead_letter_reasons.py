@@ -12,7 +12,7 @@ from rocketpy import AdminClient, Later, Message, MessageExt, MessageQueue, Prod
 from rocketpy.errors import MessageInvalid
 from rocketpy.protocol.codes import RequestCode
 from rocketpy_broker.embedded import EmbeddedCluster
-from rocketpy_broker.handlers.clients import clients
+from rocketpy_broker.handlers import clients
 from tests.integration.sdk_groups import SETTINGS, Seen, consuming, of_topic, send
 from tests.waiting import until
 

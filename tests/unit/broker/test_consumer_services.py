@@ -21,8 +21,8 @@ from rocketpy_broker.handlers.pull.long_polling import (
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.locks import LOCK_MS, QueueLocks
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
-from rocketpy_broker.services.stats.runtime_info import DayTotals
-from rocketpy_broker.services.stats.stats import BROKER_PUT_NUMS, BrokerStats
+from rocketpy_broker.services.runtime_info import DayTotals
+from rocketpy_broker.services.stats import BROKER_PUT_NUMS, BrokerStats
 from rocketpy_broker.store.files.disk import OsDisk
 from rocketpy_broker.store.files.state_file import save_state
 

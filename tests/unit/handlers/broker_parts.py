@@ -18,11 +18,11 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.broker.request_router import RequestRouter
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.handlers.admin.admin import AdminHandler
-from rocketpy_broker.handlers.admin.consume_stats import ConsumeStatsHandler
+from rocketpy_broker.handlers.admin import AdminHandler
 from rocketpy_broker.handlers.base import handler_table
-from rocketpy_broker.handlers.clients.client_calls import ClientCallHandler
-from rocketpy_broker.handlers.clients.clients import ClientHandler
+from rocketpy_broker.handlers.client_calls import ClientCallHandler
+from rocketpy_broker.handlers.clients import ClientHandler
+from rocketpy_broker.handlers.consume_stats import ConsumeStatsHandler
 from rocketpy_broker.handlers.pull.long_polling import PullRequestHoldTable
 from rocketpy_broker.handlers.pull.offsets import OffsetHandler
 from rocketpy_broker.handlers.pull.pull import PullHandler
@@ -40,7 +40,7 @@ from rocketpy_broker.services.metadata.locks import QueueLocks
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.services.slices import Slices
-from rocketpy_broker.services.stats.stats import BrokerStats, PutCounts
+from rocketpy_broker.services.stats import BrokerStats, PutCounts
 from rocketpy_broker.services.transactions.transactions import TransactionService
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.disk import Disk

@@ -15,7 +15,7 @@ from rocketpy.protocol.headers import (
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.handlers.admin.access import AccessHandler
+from rocketpy_broker.handlers.access import AccessHandler
 from rocketpy_broker.security.access_file import AccessStore
 from tests.unit.handlers.handler_server import HandlerServer, running
 from tests.unit.store.helpers import small_config

@@ -19,7 +19,7 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.message.message_id import message_id
 from rocketpy.protocol.message.record import decode_all
 from rocketpy.protocol.remoting.command import Command
-from rocketpy_broker.handlers.clients import client_calls
+from rocketpy_broker.handlers import client_calls
 from tests.unit.handlers.broker_parts import HOST, BrokerParts, PartsClient, served
 from tests.unit.store.helpers import put
 from tests.waiting import until

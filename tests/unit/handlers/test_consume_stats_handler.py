@@ -27,7 +27,7 @@ from rocketpy.protocol.headers import (
     QueryTopicConsumeByWhoRequestHeader,
     ViewBrokerStatsDataRequestHeader,
 )
-from rocketpy_broker.handlers.admin import consume_stats
+from rocketpy_broker.handlers import consume_stats
 from tests.unit.handlers.broker_parts import BrokerParts, PartsClient, served
 from tests.unit.store.helpers import put
 

@@ -13,7 +13,7 @@ from rocketpy.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.handlers.admin.admin import AdminHandler
+from rocketpy_broker.handlers.admin import AdminHandler
 from rocketpy_broker.handlers.pull.offsets import OffsetHandler
 from rocketpy_broker.services.cluster.slave_sync import SlaveSync
 from rocketpy_broker.services.delay.scheduler import DelayService

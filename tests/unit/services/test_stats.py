@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rocketpy.protocol.bodies import BrokerStatsItem
-from rocketpy_broker.handlers.admin.admin import drop_unused_queues
-from rocketpy_broker.services.stats.stats import (
+from rocketpy_broker.handlers.admin import drop_unused_queues
+from rocketpy_broker.services.stats import (
     BROKER_PUT_NUMS,
     TOPIC_PUT_NUMS,
     BrokerStats,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rocketpy.errors import ConfigInvalid, DiskFull, StoreError
-from rocketpy_broker.handlers.admin.admin import drop_unused_queues
+from rocketpy_broker.handlers.admin import drop_unused_queues
 from rocketpy_broker.store import FlushConfig, IndexConfig, MessageStore, RetentionConfig
 from rocketpy_broker.store.queue.queue_reader import GetMessageStatus
 from rocketpy_broker.store.upkeep.cleaner import (

@@ -12,7 +12,7 @@ from typing import Final
 
 from rocketpy.protocol.remoting.command import VERSION
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.services.stats.stats import BROKER_GET_NUMS, BROKER_PUT_NUMS, BrokerStats, PutCounts
+from rocketpy_broker.services.stats import BROKER_GET_NUMS, BROKER_PUT_NUMS, BrokerStats, PutCounts
 from rocketpy_broker.store import MessageStore
 
 _ALWAYS_ZERO: Final = (

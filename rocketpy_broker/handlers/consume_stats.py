@@ -43,7 +43,7 @@ from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable, queue_count
-from rocketpy_broker.services.stats.stats import GROUP_GET_NUMS, BrokerStats
+from rocketpy_broker.services.stats import GROUP_GET_NUMS, BrokerStats
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.disk import system_clock
 

@@ -1,1 +1,0 @@
-"""Handlers of administration requests: topics, accounts, settings, progress of consumers."""

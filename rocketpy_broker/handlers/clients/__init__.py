@@ -1,1 +1,0 @@
-"""Handlers of requests about clients: heartbeats, groups, locks, and requests passed on to clients."""

@@ -1,1 +1,0 @@
-"""Counters of a broker and the runtime information that administrators read."""
