@@ -521,17 +521,24 @@ class Channel(StreamProtocol):
             return
         if len(out) > 1 and sum(map(len, out)) <= self._options.write_high_bytes:
             out = [b"".join(out)]
+        if not self._served:
+            for data in out:
+                transport.write(memoryview(data))  # which asyncio slices without a copy
+            return
+        limit = self._options.write_limit_bytes
+        limit += max(map(len, out))  # a single response may exceed the limit
+        unsent = 0
         for data in out:
-            transport.write(memoryview(data))  # which asyncio slices without a copy
-        if self._served:
+            transport.write(memoryview(data))
             unsent = transport.get_write_buffer_size()
-            if unsent != self._response_bytes:
-                self._count_responses(unsent)
+            if unsent > limit:
+                break  # asyncio may copy unsent bytes: many copies of one large table would fill the memory
+        if unsent != self._response_bytes:
+            self._count_responses(unsent)
+        if unsent > limit:
             limit = self._options.write_limit_bytes
-            # A single response may exceed the limit.
-            if unsent > limit and unsent > limit + max(map(len, out)):
-                text = f"{self.remote_address} left {unsent} bytes unread, more than writeLimitBytes={limit}"
-                self._fail(ConnectionLost(text))
+            text = f"{self.remote_address} left {unsent} bytes unread, more than writeLimitBytes={limit}"
+            self._fail(ConnectionLost(text))
 
     def _count_responses(self, unsent: int) -> None:
         self._response_bytes = unsent

@@ -119,7 +119,7 @@ class ConsumerServices:
         return (
             self._pull_handler,
             self._client_handler,
-            OffsetHandler(self._store, self.offsets, self.clients, self._topics),
+            OffsetHandler(self._store, self.offsets, self.clients, self._topics, self._slices),
             QueryHandler(self._store, self.clients.subscription, may_read=self._may_read),
             ConsumeStatsHandler(
                 self._store,

@@ -19,6 +19,7 @@ from typing import Final
 from rocketpy.errors import InvariantError, RocketError, UsageError
 from rocketpy.protocol.bodies import (
     ORDER_TOPIC_NAMESPACE,
+    Body,
     DataVersion,
     KVTable,
     RegisterBrokerBody,
@@ -71,6 +72,9 @@ _ORDER_BYTES_MAX: Final = 8 << 20
 """Limit of order configurations in the response to a registration; none are sent above it. An older file may
 hold more."""
 
+_SHARED_BYTES_MIN: Final = 16 << 10
+"""A smaller table is encoded for each request."""
+
 
 class NameServer:
     """A name server. It serves at `address` from `start` to `close`.
@@ -98,7 +102,11 @@ class NameServer:
         self._kv_unsaved_bytes = 0
         self._routes: dict[str, bytes] = {}
         """Encoded routes by topic, valid while `RouteTable.changes` is `_routes_at`."""
+        self._tables: dict[tuple[int, str], bytes] = {}
+        """Large responses by request code and cluster, valid as long."""
         self._routes_at = 0
+        self._kv_bodies: dict[str, bytes] = {}
+        """Encoded key-value settings by namespace."""
         self._live = namesrv_live_config(self.config)
         self.http = probe_server(self.config.metrics, self.tasks, self.readiness)
         """HTTP server for probes; None without metricsPort."""
@@ -340,9 +348,7 @@ class NameServer:
 
     def _route(self, channel: Channel, request: Command) -> Command:
         topic = request.header_as(GetRouteInfoRequestHeader).topic
-        if self._routes_at != self.routes.changes:
-            self._routes_at = self.routes.changes
-            self._routes.clear()
+        self._drop_outdated()
         known = self._routes.get(topic)
         if known is not None:
             return request.reply(body=known)
@@ -356,12 +362,39 @@ class NameServer:
         body = self._routes[topic] = route.encode()
         return request.reply(body=body)
 
+    def _drop_outdated(self) -> None:
+        """Drop encoded responses if the routes have changed."""
+        if self._routes_at != self.routes.changes:
+            self._routes_at = self.routes.changes
+            self._routes.clear()
+            self._tables.clear()
+
+    def _table(self, request: Command, make: Callable[[], Body], cluster: str = "") -> Command:
+        """Respond with a table. Large ones are encoded once for each state of the routes, and shared."""
+        self._drop_outdated()
+        key = request.code, cluster
+        body = self._tables.get(key)
+        if body is None:
+            body = make().encode()
+            if len(body) > _SHARED_BYTES_MIN:  # small ones are cheap, and clients may name any cluster
+                self._tables[key] = body
+        return request.reply(body=body)
+
     def _cluster_info(self, channel: Channel, request: Command) -> Command:
-        return request.reply(body=self.routes.cluster_info().encode())
+        return self._table(request, self.routes.cluster_info)
 
     def _topics_by_cluster(self, channel: Channel, request: Command) -> Command:
-        header = request.header_as(GetTopicsByClusterRequestHeader)
-        return _topic_list(request, self.routes.topics_of_cluster(header.cluster))
+        cluster = request.header_as(GetTopicsByClusterRequestHeader).cluster
+        return self._table(
+            request, lambda: TopicList(topic_list=self.routes.topics_of_cluster(cluster)), cluster
+        )
+
+    def _system_topics(self, channel: Channel, request: Command) -> Command:
+        def make() -> TopicList:
+            topics, broker_addr = self.routes.system_topics()
+            return TopicList(topic_list=topics, broker_addr=broker_addr)
+
+        return self._table(request, make)
 
     # -- requests of operators ---------------------------------------------------------------
 
@@ -432,13 +465,20 @@ class NameServer:
         return request.reply(body=body)
 
     def _kv_body(self, namespace: str) -> bytes | None:
+        """Return the encoded settings of a namespace; None without any."""
         table = self.kv.namespace(namespace)
-        return None if table is None else KVTable(table=table).encode()
+        if table is None:
+            return None
+        body = self._kv_bodies.get(namespace)
+        if body is None:
+            body = self._kv_bodies[namespace] = KVTable(table=table).encode()
+        return body
 
     def _prepare_kv(self, path: Path, changes: Sequence[KvChange]) -> Callable[[], None]:
         return partial(save_state, OsDisk(), path, self.kv.encode(changes))
 
     def _use_kv(self, changes: Sequence[KvChange]) -> None:
+        self._kv_bodies.clear()
         for change in changes:
             self.kv.apply(change)
 
@@ -459,7 +499,7 @@ class NameServer:
 
     def _handler_table(self) -> dict[int, Handler]:
         def lists(topics: Callable[[], list[str]]) -> Handler:
-            return lambda _, request: _topic_list(request, topics())
+            return lambda _, request: self._table(request, lambda: TopicList(topic_list=topics()))
 
         routes = self.routes
         return {
@@ -477,9 +517,7 @@ class NameServer:
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lists(routes.topics),
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: lambda _, request: _topic_list(
-                request, *routes.system_topics()
-            ),
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
             RequestCode.GET_UNIT_TOPIC_LIST: lists(routes.unit_topics),
             RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: lists(routes.unit_sub_topics),
             RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: lists(routes.unit_sub_un_unit_topics),
@@ -495,7 +533,3 @@ def _identity(header: RegisterBrokerRequestHeader | UnRegisterBrokerRequestHeade
         broker_id=header.broker_id,
         address=header.broker_addr,
     )
-
-
-def _topic_list(request: Command, topics: list[str], broker_addr: str | None = None) -> Command:
-    return request.reply(body=TopicList(topic_list=topics, broker_addr=broker_addr).encode())

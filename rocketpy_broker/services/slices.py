@@ -3,15 +3,22 @@
 Some work takes time in proportion to what clients have left in the server: held pulls, locks, offsets. As one
 piece, it would delay every other client. Work is a generator that yields once the slice is over. All work of
 a server shares one slice in each iteration of the loop. RocketMQ has threads for this.
+
+Requests for large responses run one after the other, so that a flood of them takes the memory of one.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
 
+from rocketpy.errors import ConnectionLost
 from rocketpy.runtime.tasks import Tasks
+
+T = TypeVar("T")
 
 SLICE_MS: Final = 2
 """Duration of the slice in each iteration of the loop. Work in a slice may exceed it by its last step."""
@@ -28,6 +35,7 @@ class Slices:
         self.now_ms = now_ms
         self._tasks = tasks
         self._works: deque[Iterator[None]] = deque()
+        self._requests: deque[_Request[Any]] = deque()
         self._end_ms: float | None = None
         """When the slice of this iteration of the loop is over; None before it has begun."""
         self._is_running = False
@@ -46,6 +54,23 @@ class Slices:
     def is_over(self) -> bool:
         """Whether the current slice is over."""
         return self._end_ms is None or self.now_ms() >= self._end_ms
+
+    def run(self, work: Generator[None, None, T], is_needed: Callable[[], bool]) -> asyncio.Future[T]:
+        """Run the work of a request after that of earlier ones; return the future of its result.
+
+        is_needed: returns whether the client is still connected. If not, the work ends and the future fails
+        with ConnectionLost.
+        """
+        request = _Request(work, is_needed)
+        self._requests.append(request)
+        if len(self._requests) == 1:
+            self.start(self._run_requests())
+        return request.result
+
+    def _run_requests(self) -> Iterator[None]:
+        while self._requests:
+            yield from self._requests[0].steps()
+            self._requests.popleft()
 
     def _begin(self) -> None:
         self._end_ms = self.now_ms() + SLICE_MS
@@ -68,3 +93,60 @@ class Slices:
                     return
         finally:
             self._is_running = False
+
+
+@dataclass(eq=False)
+class _Request(Generic[T]):
+    """Work of a request."""
+
+    work: Generator[None, None, T]
+    is_needed: Callable[[], bool]
+    result: asyncio.Future[T] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.result = asyncio.get_running_loop().create_future()
+
+    def steps(self) -> Iterator[None]:
+        """Do the work while it is needed. Its result or error is that of the future."""
+        try:
+            while not self.result.done():
+                if not self.is_needed():
+                    self.result.set_exception(ConnectionLost("the client has disconnected"))
+                    return
+                next(self.work)
+                yield
+        except StopIteration as end:
+            self.result.set_result(end.value)
+        except Exception as error:  # noqa: BLE001 - the caller of `run` gets it
+            self.result.set_exception(error)
+        finally:
+            self.work.close()
+
+
+class SharedWork(Generic[T]):
+    """Work with the same result for all requests that arrive before it begins.
+
+    A request that arrives later gets the result of the next run, so that it sees all earlier changes.
+    """
+
+    def __init__(self, slices: Slices, begin: Callable[[], Generator[None, None, T]]) -> None:
+        """begin: returns the work; called for each run."""
+        self._slices = slices
+        self._begin = begin
+        self._needs: list[Callable[[], bool]] | None = None
+        """Of the requests that wait for a run that has not begun."""
+        self._result: asyncio.Future[T]
+
+    async def result(self, is_needed: Callable[[], bool]) -> T:
+        """Return the result of a run that begins after this call; see `Slices.run`."""
+        if self._needs is not None and not self._result.done():
+            self._needs.append(is_needed)
+            return await asyncio.shield(self._result)
+        self._needs = needs = [is_needed]
+        result = self._slices.run(self._run(), lambda: any(needed() for needed in needs))
+        self._result = result
+        return await asyncio.shield(result)
+
+    def _run(self) -> Generator[None, None, T]:
+        self._needs = None
+        return (yield from self._begin())

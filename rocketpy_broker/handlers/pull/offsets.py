@@ -7,6 +7,7 @@ topic copies all topics (4.6.0 copies none then).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
@@ -17,11 +18,12 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.base import Rejected, handles
+from rocketpy_broker.handlers.base import Rejected, handles, is_open
 from rocketpy_broker.services.cluster.slave_sync import WITH_VERSIONS
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.services.slices import SharedWork, Slices
 from rocketpy_broker.store import MessageStore
 
 
@@ -33,6 +35,14 @@ class OffsetHandler:
     offsets: ConsumerOffsets
     clients: ClientRegistry
     topics: TopicTable
+    slices: Slices
+
+    def __post_init__(self) -> None:
+        encode, is_over = self.offsets.encode_in_slices, self.slices.is_over
+        self._tables = {
+            with_times: SharedWork(self.slices, partial(encode, is_over, with_times=with_times))
+            for with_times in (False, True)
+        }
 
     @handles(RequestCode.QUERY_CONSUMER_OFFSET)
     def query(self, channel: Channel, request: Command) -> Command:
@@ -72,8 +82,8 @@ class OffsetHandler:
     @handles(RequestCode.GET_ALL_CONSUMER_OFFSET)
     async def all_offsets(self, channel: Channel, request: Command) -> Command:
         """Handle GET_ALL_CONSUMER_OFFSET, a slave's request."""
-        with_times = WITH_VERSIONS in request.ext_fields()
-        return request.reply(body=await self.offsets.encode_in_thread(with_times=with_times))
+        table = self._tables[WITH_VERSIONS in request.ext_fields()]
+        return request.reply(body=await table.result(is_open(channel)))
 
     @handles(RequestCode.CLONE_GROUP_OFFSET)
     def clone(self, channel: Channel, request: Command) -> Command:

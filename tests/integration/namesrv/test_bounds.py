@@ -13,6 +13,7 @@ import pytest
 from rocketpy import LitePullConsumer, Message, Producer, PullConsumer, PushConsumer
 from rocketpy.errors import Outcome, RemoteProtocolError, RocketError
 from rocketpy.protocol.bodies import (
+    Body,
     BrokerData,
     DataVersion,
     QueueData,
@@ -40,6 +41,7 @@ from tests.integration.raw_client import RawClient
 from tests.integration.sdk_peers import Peer
 from tests.integration.security.test_access import ACCOUNTS
 from tests.integration.small import SMALL
+from tests.turns import Turns
 from tests.waiting import LIMIT_S, until
 
 LISTEN = ListenConfig(address=Address("tcp", "127.0.0.1", 0))
@@ -151,6 +153,53 @@ async def test_routes_are_bounded(names: NameServer) -> None:
         await call(client, RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicInNamesrvRequestHeader(topic="T0"))
         assert (await register(client, topics[50], version=3)).code == 0
     await until(lambda: not names.routes.entries)  # its connection has ended
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}),
+        (RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "C"}),
+        (RequestCode.GET_UNIT_TOPIC_LIST, {}),
+        (RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, {}),
+        (RequestCode.GET_BROKER_CLUSTER_INFO, {}),
+        (RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, {}),
+        (RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": ORDER}),
+    ],
+)
+async def test_a_table_is_encoded_once_until_it_changes(
+    code: int, fields: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flood of requests for a million topics would take a tenth of a second each, and a copy in memory."""
+    monkeypatch.setattr("rocketpy_broker.namesrv.server._SHARED_BYTES_MIN", 1000)
+    server = NameServer(NamesrvConfig(listen=LISTEN))
+    await server.start()
+    encode = Turns(Body.encode)
+    try:
+        async with await RawClient.open(server.address) as client:
+            topics = [TopicConfig(topic_name=f"a-topic-{n}", topic_sys_flag=3) for n in range(1500)]
+            assert (await register(client, *topics)).code == 0
+            for number in range(300):
+                name, address = f"another-broker-{number}", f"127.0.0.1:{20_000 + number}"
+                assert (await register(client, name=name, broker_id=1, address=address)).code == 0
+                put = PutKVConfigRequestHeader(namespace=ORDER, key=f"topic-{number}", value="b:1;" * 20)
+                assert (await call(client, RequestCode.PUT_KV_CONFIG, put)).code == 0
+            request = Command.request(code)
+            request.ext = fields
+            frame = encode_command(request)
+            monkeypatch.setattr(Body, "encode", lambda body: encode(body))  # noqa: PLW0108 - a method
+            bodies = {(await client.call_frame(frame)).body for _ in range(20)}
+            assert encode.total <= 1
+            new = TopicConfig(topic_name="b", topic_sys_flag=3)
+            assert (await register(client, new, name="n", address="127.0.0.1:1")).code == 0
+            put = PutKVConfigRequestHeader(namespace=ORDER, key="n", value="b:1")
+            assert (await call(client, RequestCode.PUT_KV_CONFIG, put)).code == 0
+            bodies.add((await client.call_frame(frame)).body)
+            assert len(bodies) == 2
+            assert min(map(len, bodies)) > 1000
+    finally:
+        encode.stop()
+        await server.close()
 
 
 async def test_routes_follow_every_change(names: NameServer) -> None:

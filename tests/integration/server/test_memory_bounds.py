@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import struct
+import tracemalloc
 import weakref
 from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncIterator, Iterator
@@ -32,13 +33,16 @@ from rocketpy.transport import (
 )
 from rocketpy.transport.memory_budget import ConnectionMemory
 from rocketpy_broker import Broker, EmbeddedCluster
+from rocketpy_broker.handlers.base import handler_table
 from rocketpy_broker.handlers.pull.long_polling import HELD_BYTES
+from rocketpy_broker.handlers.pull.offsets import OffsetHandler
 from rocketpy_broker.metrics.catalog import CONNECTION_BYTES, CONNECTION_REFUSALS
 from tests.integration.broker.test_broker import send
 from tests.integration.broker.test_consumers import pull_request
 from tests.integration.raw_client import RawClient, is_closed
 from tests.integration.server.test_embedded import Silent
 from tests.integration.small import SMALL
+from tests.turns import Turns
 from tests.waiting import until
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -157,6 +161,72 @@ async def test_held_pulls_with_the_same_subscription_share_it() -> None:
         held = next(iter(group.pulls))
         assert figures(broker)["pulls"] == 2 * HELD_BYTES + held.filter_bytes
         assert held.filter_bytes >= 1000 * 28
+
+
+@pytest.mark.parametrize("connections", [1, 100])
+async def test_the_responses_to_requests_for_a_table_share_it(connections: int) -> None:
+    """800 requests for all offsets took 2.7 GB, and no send got through for 24 s."""
+    async with serving(maxTotalBytes=8 * MIB) as broker, AsyncExitStack() as stack:
+        good = await stack.enter_async_context(await RawClient.open(broker.address))
+        offsets = broker.consumers.offsets
+        for queue_id in range(100_000):
+            offsets.commit(f"g{queue_id % 100}", "T", queue_id, 10**12 + queue_id)
+        size = len(offsets.encode())
+        assert size > 1 * MIB
+        encode = Turns(type(offsets).encode_in_slices)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(offsets), "encode_in_slices", lambda *args, **how: encode(*args, **how))  # noqa: PLW0108 - a method
+            greedy = [await stack.enter_async_context(hostile(broker.address)) for _ in range(connections)]
+            for client in greedy:
+                cast(asyncio.Transport, client.writer.transport).pause_reading()
+            frame = encode_command(Command.request(RequestCode.GET_ALL_CONSUMER_OFFSET))
+            tracemalloc.start()
+            try:
+                for client in greedy:
+                    client.writer.write(frame * max(10, 200 // connections))
+                await until(lambda: figures(broker)["refusals"] >= 1)
+                _, peak = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+                encode.stop()
+        assert figures(broker)["responses"] <= 8 * MIB
+        assert encode.total <= 3
+        assert peak < 30 * MIB
+        assert (await send(good, b"still served")).code == 0
+
+
+async def test_no_table_is_built_for_clients_that_have_gone() -> None:
+    """Requests of closed connections kept the broker busy for seconds."""
+    async with serving() as broker, await RawClient.open(broker.address) as good:
+        begun, dropped = asyncio.Event(), asyncio.Event()
+
+        def endless() -> Iterator[None]:
+            begun.set()
+            try:
+                while True:
+                    yield
+            finally:
+                dropped.set()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(broker.consumers.offsets, "encode_in_slices", lambda *_, **__: endless())
+            async with hostile(broker.address) as gone:
+                handler = OffsetHandler(
+                    broker.store, broker.consumers.offsets, broker.consumers.clients, broker.topics,
+                    broker.consumers._slices,
+                )  # fmt: skip
+                patch.setitem(
+                    broker._endpoint._handlers,
+                    RequestCode.GET_ALL_CONSUMER_OFFSET,
+                    handler_table(broker.tasks, handler)[RequestCode.GET_ALL_CONSUMER_OFFSET],
+                )
+                frame = encode_command(Command.request(RequestCode.GET_ALL_CONSUMER_OFFSET))
+                gone.writer.write(frame * 3)
+                await asyncio.wait_for(begun.wait(), 60)
+                assert (await send(good, b"meanwhile")).code == 0
+            await asyncio.wait_for(dropped.wait(), 60)
+        assert broker.tasks.failure is None
+        assert (await send(good, b"afterwards")).code == 0
 
 
 async def test_unsent_responses_are_bounded_in_total() -> None:

@@ -167,7 +167,7 @@ class BrokerParts:
             ),
             self.pull,
             self.client_handler,
-            OffsetHandler(store, self.offsets, self.clients, self.topics),
+            OffsetHandler(store, self.offsets, self.clients, self.topics, self.slices),
             QueryHandler(store, self.clients.subscription, may_read=may_read),
             ConsumeStatsHandler(
                 store,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.services.slices import Slices
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 from tests.unit.handlers.handler_server import HandlerServer, running
@@ -62,7 +64,9 @@ class Tables:
             info=dict,
             wait_registered=self.groups.save,
         )
-        return HandlerServer(admin, OffsetHandler(self.store, self.offsets, ClientRegistry(), self.topics))
+        slices = Slices(self.tasks, lambda: asyncio.get_running_loop().time() * 1000)
+        offsets = OffsetHandler(self.store, self.offsets, ClientRegistry(), self.topics, slices)
+        return HandlerServer(admin, offsets)
 
     def sync(self, interval_ms: int = 1000, may_sync: Callable[[], bool] = lambda: True) -> SlaveSync:
         """A SlaveSync that copies a master's tables into these."""

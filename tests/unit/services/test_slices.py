@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from functools import partial
 
 import pytest
 
-from rocketpy.errors import RocketError
+from rocketpy.errors import ConnectionLost, RocketError
 from rocketpy.runtime.tasks import Tasks
-from rocketpy_broker.services.slices import SLICE_MS, Slices
+from rocketpy_broker.services.slices import SLICE_MS, SharedWork, Slices
 from tests.turns import Turns
 from tests.waiting import until
 
@@ -89,3 +90,111 @@ async def test_an_error_in_later_slices_fails_the_server() -> None:
     slices.start(broken(1))
     failure: RocketError = await asyncio.wait_for(tasks.wait_failed(), 60)
     assert "a bug" in str(failure)
+
+
+class Counting:
+    """Work of requests. running, most: how many have begun and not ended, and the most of these."""
+
+    def __init__(self) -> None:
+        self.begun = self.running = self.most = 0
+
+    def work(self, steps: int = 3, error: Exception | None = None) -> Generator[None, None, int]:
+        self.begun += 1
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            for _ in range(steps):
+                yield
+            if error is not None:
+                raise error
+            return steps
+        finally:
+            self.running -= 1
+
+
+def yes() -> bool:
+    return True
+
+
+async def test_requests_run_one_after_the_other() -> None:
+    """A flood of requests for statistics would take memory for each at the same time."""
+    slices, count = Slices(Tasks("the test"), Clock()), Counting()
+    results = await asyncio.gather(*(slices.run(count.work(steps), yes) for steps in range(50)))
+    assert results == list(range(50))
+    assert (count.begun, count.most, count.running) == (50, 1, 0)
+
+
+async def test_a_request_without_a_client_ends() -> None:
+    """The broker would go on to work for clients that have disconnected."""
+    slices, count, open_ = Slices(Tasks("the test"), Clock()), Counting(), [True]
+    first = asyncio.ensure_future(slices.run(count.work(10**9), lambda: bool(open_)))
+    second = asyncio.ensure_future(slices.run(count.work(10**9), lambda: bool(open_)))
+    third = asyncio.ensure_future(slices.run(count.work(1), yes))
+    cancelled = asyncio.ensure_future(slices.run(count.work(10**9), yes))
+    await until(lambda: count.running)
+    cancelled.cancel()
+    open_.clear()
+    for gone in (first, second):
+        with pytest.raises(ConnectionLost):
+            await gone
+    assert await third == 1
+    assert (count.begun, count.running) == (2, 0)
+
+
+async def test_an_error_is_that_of_its_request() -> None:
+    """One bad request would stop those after it."""
+    slices, count = Slices(Tasks("the test"), Clock()), Counting()
+    wrong = asyncio.ensure_future(slices.run(count.work(2, ValueError("a bug")), yes))
+    right = asyncio.ensure_future(slices.run(count.work(2), yes))
+    with pytest.raises(ValueError, match="a bug"):
+        await wrong
+    assert await right == 2
+
+
+async def until_running(count: Counting) -> None:
+    """Wait until work has begun."""
+    while not count.running:  # noqa: ASYNC110 - it may end after a few iterations
+        await asyncio.sleep(0)
+
+
+async def test_requests_share_a_run_that_begins_after_them() -> None:
+    """Each of 800 slaves would get a table of its own; or a client would not see its own change."""
+    slices, count, value = Slices(Tasks("the test"), Clock()), Counting(), ["old"]
+
+    def table() -> Generator[None, None, str]:
+        seen = value[0]
+        yield from count.work(100)
+        return seen
+
+    shared = SharedWork(slices, table)
+    early = [asyncio.ensure_future(shared.result(yes)) for _ in range(100)]
+    await until_running(count)
+    value[0] = "new"
+    late = [asyncio.ensure_future(shared.result(yes)) for _ in range(100)]
+    await asyncio.sleep(0)
+    early[-1].cancel()
+    late[0].cancel()
+    assert set(await asyncio.gather(*early[:-1])) <= {"old", "new"}
+    assert set(await asyncio.gather(*late[1:])) == {"new"}
+    assert count.begun <= 3
+
+
+async def test_a_shared_run_ends_with_the_last_client() -> None:
+    """A table would be built for nobody, and the next request would never get it."""
+    slices, count, open_ = Slices(Tasks("the test"), Clock()), Counting(), ["one", "two"]
+    before = slices.run(Counting().work(100), yes)
+    lengths = iter([10**9, 2])
+    shared = SharedWork(slices, lambda: count.work(next(lengths)))
+    gone = [asyncio.ensure_future(shared.result(partial(open_.__contains__, name))) for name in list(open_)]
+    await before
+    await until_running(count)
+    open_.remove("one")
+    for _ in range(5):
+        await asyncio.sleep(0)
+        assert count.running
+    open_.clear()
+    for one in gone:
+        with pytest.raises(ConnectionLost):
+            await one
+    assert await shared.result(yes) == 2
+    assert count.begun == 2
