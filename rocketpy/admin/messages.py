@@ -22,7 +22,6 @@ from rocketpy.admin.traces import Traces, collect_traces
 from rocketpy.client.broker_api import BrokerApi, require_success
 from rocketpy.client.message_index import (
     FOREVER_MS,
-    MAX_BODY_BYTES,
     MessageIndex,
     QueryResult,
     check_times,
@@ -124,7 +123,7 @@ class Messages:
             BrokerError: There is no such message.
         """
         api = BrokerApi(self._requests.running(), _TIMEOUT_MS)
-        return await api.view_message(message_id, max_body_bytes=MAX_BODY_BYTES, verify=True)
+        return await api.view_message(message_id)
 
     async def by_unique_id(self, topic: str, unique_id: str) -> MessageExt:
         """Return the message of a topic with a unique id (`MessageExt.message_id`).

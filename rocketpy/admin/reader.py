@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.message_index import FOREVER_MS
-from rocketpy.client.namespace import wrap_queue
 from rocketpy.config import ClientConfig, ConsumerConfig
 from rocketpy.consumer.pull import PullConsumer
 from rocketpy.message.message import MessageExt
@@ -38,8 +37,8 @@ class ToolsConsumer(PullConsumer):
     def __init__(self, *, config: ConsumerConfig | None = None, client: ClientConfig | None = None) -> None:
         super().__init__(_TOOLS_GROUP, config=config, client=client, telemetry=False)
 
-    def _wrapped(self, name: str) -> str:
-        return name if name == _TOOLS_GROUP else super()._wrapped(name)
+    def _wrap(self, name: str) -> str:
+        return name if name == _TOOLS_GROUP else super()._wrap(name)
 
 
 class Reader(ToolsConsumer):
@@ -85,7 +84,7 @@ class Reader(ToolsConsumer):
                 begin = max(begin, await self.search_offset(queue, begin_ms))
             found = None
             if end_ms < FOREVER_MS:
-                found = await self._api().search_end(wrap_queue(self._namespace, queue), end_ms)
+                found = await self._broker_api().search_end(self._wrap_queue(queue), end_ms)
                 end = end if found is None else min(end, found)
             return OffsetRange(queue, max(begin, (offsets or {}).get(queue, 0)), end, found is not None)
 

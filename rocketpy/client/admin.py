@@ -1,6 +1,4 @@
-"""AdminApi: queues and their offsets, messages by id and by key, and the creation of topics.
-
-`Producer` and `AdminClient` have all of it.
+"""AdminApi: what `Producer` and `AdminClient` have besides queries.
 
 Source: RocketMQ 4.6 MQAdmin, MQAdminImpl.
 """
@@ -14,36 +12,30 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-from rocketpy.client.broker_api import BrokerApi, create_missing, log_failed
+from rocketpy.client.broker_api import create_missing, log_failed
 from rocketpy.client.instance import ClientInstance
-from rocketpy.client.lifecycle import Client
-from rocketpy.client.message_index import FOREVER_MS, MAX_BODY_BYTES, MessageIndex, QueryResult
-from rocketpy.client.namespace import wrap, wrap_queue
+from rocketpy.client.namespace import wrap
+from rocketpy.client.queries import QUERY_TIMEOUT_MS, Queries
 from rocketpy.client.routing.routes import publish_route
 from rocketpy.client.topic_configs import TopicConfigs, TopicSettings, check_existing, unchanged_topics
 from rocketpy.config import check_number
-from rocketpy.errors import BrokerError, Outcome, RequestTimeout, RocketError, RouteNotFound
-from rocketpy.message.message import DEFAULT_TOPIC, MessageExt, check_topic
+from rocketpy.errors import Outcome, RequestTimeout, RocketError, RouteNotFound
+from rocketpy.message.message import DEFAULT_TOPIC, check_topic
 from rocketpy.protocol.bodies import MASTER_ID, MessageQueue, TopicConfig
-from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.headers import Header
 from rocketpy.protocol.remoting.command import Command
 
 log: Final = logging.getLogger("rocketpy.client")
 
-_TIMEOUT_MS: Final = 6000
-"""RocketMQ: MQAdminImpl timeoutMillis."""
 _CREATE_ATTEMPTS: Final = 5
 _ROUTE_POLL_S: Final = 0.05
 
 
-class AdminApi(Client):
-    """Queries, and the creation of topics.
+class AdminApi(Queries):
+    """The queues of a topic to send to, and the creation of topics.
 
     Every method raises ClientClosed, RouteNotFound, TransportError and BrokerError.
     """
-
-    # -- topics -------------------------------------------------------------------------------
 
     async def fetch_publish_message_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues that messages of a topic may be sent to, from the name server's current route."""
@@ -115,96 +107,6 @@ class AdminApi(Client):
                 return await self._broker_api().request(address, broker, Command.request(code, header))
         return await self._broker_api().request(address, broker, Command.request(code, header))
 
-    # -- offsets ------------------------------------------------------------------------------
-
-    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at or after a time, in ms since 1970.
-
-        It is the end of the queue if there is none. With a broker of RocketMQ before 5.1.1, it may be the
-        offset of an earlier message, never of a later one.
-        """
-        return await self._broker_api().search_offset(self._wrapped(queue), timestamp_ms)
-
-    async def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset that the next message will get."""
-        return await self._broker_api().max_offset(self._wrapped(queue))
-
-    async def min_offset(self, queue: MessageQueue) -> int:
-        """Return the lowest offset that can still be read."""
-        return await self._broker_api().min_offset(self._wrapped(queue))
-
-    async def earliest_message_store_time(self, queue: MessageQueue) -> int:
-        """Return when the oldest message was stored, in ms since 1970; -1 for an empty queue."""
-        return await self._broker_api().earliest_message_store_time(self._wrapped(queue))
-
-    # -- messages -----------------------------------------------------------------------------
-
-    async def view_message(self, message_id: str, topic: str | None = None) -> MessageExt:
-        """Return one message by its id.
-
-        Without a topic, `message_id` is the broker's id (`SendResult.offset_message_id`). The message comes
-        from the broker in the id, or from a replica while that broker is unavailable.
-
-        With a topic, `message_id` is the unique id from the producer (`SendResult.message_id`). If no message
-        of the topic has that unique id, it is looked up as a broker's id. When a repeated send stored several
-        messages with one unique id, the first is returned.
-
-        A message that cannot be decoded has its raw body and `MessageExt.decode_error`. Differs from
-        RocketMQ, which reads a unique id as a broker's id first, and connects to the address in it.
-
-        Args:
-            message_id: The id.
-            topic: The topic of the message, to find it by its unique id.
-
-        Raises:
-            MessageInvalid: The id is malformed.
-            BrokerError: There is no such message.
-        """
-        if topic is None:
-            return await self._view_by_offset(message_id)
-        found = await MessageIndex(self._running_client(), partial=True).by_unique_id(topic, message_id)
-        if found is not None:
-            return found
-        try:
-            return await self._view_by_offset(message_id, only_known=True)
-        except RocketError as error:
-            raise BrokerError(
-                ResponseCode.QUERY_NOT_FOUND,
-                f"no message of topic {topic} has id {message_id}",
-                "the topic's brokers",
-            ) from error
-
-    async def query_message(
-        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = FOREVER_MS
-    ) -> QueryResult:
-        """Return the messages of a topic that have a key, from every broker of the topic.
-
-        A broker that does not respond is logged and left out, as long as another one responds. A message that
-        cannot be decoded has its raw body and `MessageExt.decode_error`.
-
-        Args:
-            topic: The name of the topic.
-            key: One of the keys of the messages.
-            max_count: The highest number of messages from one broker.
-            begin_ms: The earliest store time, in ms since 1970.
-            end_ms: The latest store time, in ms since 1970.
-        """
-        index = MessageIndex(self._running_client(), partial=True)
-        return await index.by_key(topic, key, max_count, begin_ms, end_ms)
-
-    async def _view_by_offset(self, message_id: str, *, only_known: bool = False) -> MessageExt:
-        return await self._broker_api().view_message(
-            message_id, max_body_bytes=MAX_BODY_BYTES, verify=True, only_known=only_known
-        )
-
-    # -- internals ----------------------------------------------------------------------------
-
-    def _wrapped(self, queue: MessageQueue) -> MessageQueue:
-        return wrap_queue(self._running_client().config.namespace, queue)
-
-    def _broker_api(self) -> BrokerApi:
-        return BrokerApi(self._running_client(), _TIMEOUT_MS)
-
 
 async def register_existing(
     client: ClientInstance,
@@ -235,14 +137,14 @@ async def wait_until_known(client: ClientInstance, topic: str, brokers: set[str]
 
     brokers: broker names. Raises RequestTimeout after 6 s, with the outcome STORED.
     """
-    until = time.monotonic() + _TIMEOUT_MS / 1000
+    until = time.monotonic() + QUERY_TIMEOUT_MS / 1000
     while True:
         if brokers <= await _brokers_of(client, topic):
             return
         if time.monotonic() > until:
             raise RequestTimeout(
                 f"brokers {sorted(brokers)} created topic {topic}, but the name server does not know it "
-                f"after {_TIMEOUT_MS} ms",
+                f"after {QUERY_TIMEOUT_MS} ms",
                 outcome=Outcome.STORED,
             )
         await asyncio.sleep(_ROUTE_POLL_S)

@@ -49,6 +49,9 @@ from rocketpy.protocol.remoting.command import Command
 
 log: Final = logging.getLogger("rocketpy.client")
 
+MAX_BODY_BYTES: Final = 16 << 20
+"""Limit of one inflated body; a message with a larger one has a `decode_error`."""
+
 H = TypeVar("H", bound=Header)
 R = TypeVar("R")
 
@@ -80,10 +83,7 @@ class BrokerApi:
         return checked_offset(found.offset, "min offset", queue)
 
     async def max_offset(self, queue: MessageQueue, *, of_master: bool = False) -> int:
-        """Return the offset that the next message will get.
-
-        of_master: do not use a slave, which may lag. Raises RouteNotFound when there is no master.
-        """
+        """Return the offset that the next message will get. of_master: see `Queries.max_offset`."""
         header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
         code = RequestCode.GET_MAX_OFFSET
         found = await self._query_queue(
@@ -92,11 +92,7 @@ class BrokerApi:
         return checked_offset(found.offset, "max offset", queue)
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at or after a time, in ms since 1970.
-
-        It is the end of the queue if there is none. With a broker of RocketMQ before 5.1.1, it may be the
-        offset of an earlier message, never of a later one; see `first_since`.
-        """
+        """See `Queries.search_offset`, and `first_since` for brokers before 5.1.1."""
         address, _ = await self.client.find_broker(queue.topic, queue.broker_name, only=False)
 
         async def search(timestamp: int) -> Command:
@@ -131,7 +127,12 @@ class BrokerApi:
     # -- messages -----------------------------------------------------------------------------
 
     async def view_message(
-        self, message_id: str, *, max_body_bytes: int, verify: bool, only_known: bool = False
+        self,
+        message_id: str,
+        *,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        verify: bool = True,
+        only_known: bool = False,
     ) -> MessageExt:
         """Return the message with this offset message id (host and log offset).
 

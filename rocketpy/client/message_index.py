@@ -10,7 +10,7 @@ import math
 from collections.abc import Awaitable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from rocketpy.client.broker_api import gather_by_broker, log_failed, require_success
+from rocketpy.client.broker_api import MAX_BODY_BYTES, gather_by_broker, log_failed, require_success
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap
 from rocketpy.client.routing.routes import member_to_read
@@ -29,8 +29,6 @@ log: Final = logging.getLogger("rocketpy.client")
 
 FOREVER_MS: Final = 2**63 - 1
 """Later than the store time of any message."""
-MAX_BODY_BYTES: Final = 16 << 20
-"""Limit of one inflated body; a message with a larger one has a `decode_error`."""
 _MAX_TOTAL_BYTES: Final = 64 << 20
 """Limit of the inflated bodies of one response; messages beyond it have a `decode_error`."""
 _TIMEOUT_MS: Final = 18_000
@@ -52,11 +50,21 @@ class MessageIndex:
     """Queries the brokers of a topic.
 
     partial: failed brokers are logged and ignored while at least one broker responds. namespace: the
-    namespace of the topic; None for that of the client.
+    namespace of the topic; None for that of the client. max_body_bytes, verify: see `decode_messages`.
     """
 
-    def __init__(self, client: ClientInstance, *, partial: bool, namespace: str | None = None) -> None:
+    def __init__(
+        self,
+        client: ClientInstance,
+        *,
+        partial: bool,
+        namespace: str | None = None,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        verify: bool = True,
+    ) -> None:
         self._client = client
+        self._max_body_bytes = max_body_bytes
+        self._verify = verify
         self._partial = partial
         self._namespace = client.config.namespace if namespace is None else namespace
 
@@ -118,7 +126,10 @@ class MessageIndex:
             return QueryResult([], 0)
         found = require_success(response, data.broker_name).header_as(QueryMessageResponseHeader)
         queue = MessageQueue(header.topic, data.broker_name, 0)
-        decoded = decode_messages(response.body, queue, MAX_BODY_BYTES, _MAX_TOTAL_BYTES, verify=True)
+        limit = self._max_body_bytes
+        decoded = decode_messages(
+            response.body, queue, limit, max(limit, _MAX_TOTAL_BYTES), verify=self._verify
+        )
         if decoded.damage is not None:
             if not self._partial:
                 raise decoded.damage

@@ -10,9 +10,10 @@ from functools import partial
 from typing import Final
 
 from rocketpy.client.instance import ClientInstance
-from rocketpy.client.lifecycle import Client
-from rocketpy.client.namespace import unwrap_queue, wrap, wrap_queue
+from rocketpy.client.namespace import unwrap_queue, wrap
+from rocketpy.client.queries import ConsumerQueries
 from rocketpy.config import ClientConfig
+from rocketpy.consumer.fetch.consumer_api import ConsumerApi
 from rocketpy.consumer.fetch.subscription import ALL, Expression, subscription_data
 from rocketpy.consumer.group.broker_callbacks import (
     ClientRemotingProcessor,
@@ -36,7 +37,7 @@ _SUBSCRIBE_GRACE_S: Final = 1.0
 """Time for applications that start a consumer first and subscribe afterwards."""
 
 
-class GroupConsumer(Client):
+class GroupConsumer(ConsumerQueries):
     """Base class of the consumers that join a group. Raises GroupInvalid for an invalid name of the group."""
 
     _closed = False  # a class attribute, for an object whose `__init__` has raised
@@ -223,13 +224,17 @@ class GroupConsumer(Client):
         namespace = self.member.namespace
         return tuple(unwrap_queue(namespace, queue) for queue in sorted(self.member.pullers))
 
-    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at or after a time, in ms since 1970.
+    def _running_client(self) -> ClientInstance:
+        client = self.member.client
+        client.check_loop()
+        return client
 
-        It is the end of the queue if there is none. With a broker of RocketMQ before 5.1.1, it may be the
-        offset of an earlier message, never of a later one.
-        """
-        return await self.member.api.search_offset(wrap_queue(self.member.namespace, queue), timestamp_ms)
+    def _broker_api(self) -> ConsumerApi:
+        self._running_client()
+        return self.member.api
+
+    def _decoding(self) -> tuple[int, bool]:
+        return self.member.config.max_body_bytes, self.member.config.verify_checksums
 
     def running_info(self) -> ConsumerRunningInfo:
         """Return what ``mqadmin consumerStatus`` shows for this member."""

@@ -15,7 +15,6 @@ from typing import Any, Final, cast
 
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap, wrap_queue
-from rocketpy.client.routing.routes import subscribe_queues
 from rocketpy.config import ClientConfig, check_number
 from rocketpy.consumer.config import LitePullConfig, check_integer
 from rocketpy.consumer.fetch.puller import Puller
@@ -202,11 +201,6 @@ class LitePullConsumer(GroupConsumer):
         for queue in set(member.watch.queues) - wanted:
             member.revoke(queue)
         return wanted
-
-    async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the readable queues of a topic, from a fresh route of the name server."""
-        client = self.member.client
-        return subscribe_queues(topic, await client.route(wrap(self.member.namespace, topic), fresh=True))
 
     def when_queues_change(self, topic: str, listener: Callable[[], None]) -> None:
         """Call a function whenever a topic's route has changed; `fetch_queues` returns the new queues.

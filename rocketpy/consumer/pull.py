@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from rocketpy.client.lifecycle import BoundToClient
-from rocketpy.client.namespace import own_names, wrap, wrap_queue
-from rocketpy.client.routing.routes import subscribe_queues
+from rocketpy.client.namespace import own_names
+from rocketpy.client.queries import ConsumerQueries
 from rocketpy.config import ClientConfig, ConsumerConfig, check_timeout
 from rocketpy.consumer.config import check_integer
 from rocketpy.consumer.fetch.consumer_api import ConsumerApi, PullResponse, to_pull_response
@@ -32,7 +32,7 @@ from rocketpy.telemetry.plugin import Telemetry, TelemetryChoice, find_telemetry
 log: Final = logging.getLogger("rocketpy.consumer")
 
 
-class PullConsumer(BoundToClient):
+class PullConsumer(ConsumerQueries, BoundToClient):
     """Reads messages of a queue from an offset that the application keeps.
 
         async with PullConsumer("readers", "127.0.0.1:9876") as consumer:
@@ -92,10 +92,6 @@ class PullConsumer(BoundToClient):
         """
         return own_names(self._namespace, await self._running_client().topics())
 
-    async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the readable queues of a topic, from a fresh route of the name server."""
-        return subscribe_queues(topic, await self._running_client().route(self._wrapped(topic), fresh=True))
-
     async def pull(
         self,
         queue: MessageQueue,
@@ -127,7 +123,7 @@ class PullConsumer(BoundToClient):
             UsageError: An argument is not valid.
             RecordCorrupt: The record at `offset` has an invalid length.
         """
-        name = wrap_queue(self._namespace, queue)
+        name = self._wrap_queue(queue)
         for what, number in (("offset", offset), ("max_count", max_count)):
             check_integer(what, number)
         if timeout_ms is not None:
@@ -149,9 +145,9 @@ class PullConsumer(BoundToClient):
         Returns:
             For each pull the response, with the bytes of its records, or the error.
         """
-        name = wrap_queue(self._namespace, queue)
+        name = self._wrap_queue(queue)
         self._telemetry.check_if_due()
-        api, timeout_ms, started_ns = self._api(), self._timeout_ms(None), time.time_ns()
+        api, timeout_ms, started_ns = self._broker_api(), self._timeout_ms(None), time.time_ns()
         wanted = subscription_data(queue.topic, expression, 0)
         begun = api.begin_pulls(name, self._pull_header(name, 0, 1, wanted), ranges, timeout_ms)
         responses: list[PullResponse | RocketError] = []
@@ -236,7 +232,7 @@ class PullConsumer(BoundToClient):
             raise MessageInvalid(f"offset {offset} must not be negative, max_count {max_count} at least 1")
         wanted = subscription_data(queue.topic, expression, 0)
         header = self._pull_header(name, offset, max_count, wanted)
-        response = await self._api().pull(name, header, self._timeout_ms(timeout_ms))
+        response = await self._broker_api().pull(name, header, self._timeout_ms(timeout_ms))
         return self._pull_result(response, queue, offset, wanted.tags_set)
 
     def _pull_header(
@@ -244,7 +240,7 @@ class PullConsumer(BoundToClient):
     ) -> PullMessageRequestHeader:
         config = self.config
         return PullMessageRequestHeader(
-            consumer_group=self._wrapped(self.group),
+            consumer_group=self._wrap(self.group),
             topic=name.topic,
             queue_id=name.queue_id,
             queue_offset=offset,
@@ -288,28 +284,6 @@ class PullConsumer(BoundToClient):
             header.suggest_which_broker_id,
         )
 
-    async def min_offset(self, queue: MessageQueue) -> int:
-        """Return the lowest offset that can be read."""
-        return await self._api().min_offset(wrap_queue(self._namespace, queue))
-
-    async def max_offset(self, queue: MessageQueue, *, of_master: bool = False) -> int:
-        """Return the offset of the next message that the broker stores in the queue.
-
-        Args:
-            queue: The queue.
-            of_master: Only the master may respond; RouteNotFound is raised while it is unavailable. If False,
-                a slave responds then, which may lag behind.
-        """
-        return await self._api().max_offset(wrap_queue(self._namespace, queue), of_master=of_master)
-
-    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at or after a time, in ms since 1970.
-
-        It is the end of the queue if there is none. With a broker of RocketMQ before 5.1.1, it may be the
-        offset of an earlier message, never of a later one.
-        """
-        return await self._api().search_offset(wrap_queue(self._namespace, queue), timestamp_ms)
-
     async def check_filter(self, topic: str, expression: Expression) -> None:
         """Let every broker of a topic compile a filter, so that a mistake is found before the first pull.
 
@@ -318,12 +292,12 @@ class PullConsumer(BoundToClient):
             ConfigInvalid: The expression is not valid.
         """
         subscription = subscription_data(topic, expression, 0)
-        subscription.topic = self._wrapped(topic)
-        await self._api().check_subscription(subscription)
+        subscription.topic = self._wrap(topic)
+        await self._broker_api().check_subscription(subscription)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset of a queue; None when there is none."""
-        return await self._api().committed_offset(wrap_queue(self._namespace, queue))
+        return await self._broker_api().committed_offset(self._wrap_queue(queue))
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Commit the group's offset of a queue and wait for the response.
@@ -338,35 +312,16 @@ class PullConsumer(BoundToClient):
             UsageError: The offset is not an integer.
         """
         check_integer("offset", offset)
-        await self._api().commit(wrap_queue(self._namespace, queue), offset, wait=True)
-
-    async def view_message(self, offset_message_id: str) -> MessageExt:
-        """Return the message with a broker's message id (`SendResult.offset_message_id`).
-
-        It is read from the broker that the id names, or from a replica if that broker is unavailable. A
-        message that cannot be decoded is returned with its raw body and `MessageExt.decode_error`.
-
-        Raises:
-            MessageInvalid: The text does not have the form of a message id.
-            BrokerError: The broker has no such message.
-            TransportError: No broker responds at the address in the id, and no replica has the message. It is
-                also raised for most unique ids of clients: they have the same form but contain no broker.
-        """
-        return await self._api().view_message(
-            offset_message_id,
-            max_body_bytes=self.config.max_body_bytes,
-            verify=self.config.verify_checksums,
-        )
+        await self._broker_api().commit(self._wrap_queue(queue), offset, wait=True)
 
     # -- internals ----------------------------------------------------------------------------
-
-    def _wrapped(self, name: str) -> str:
-        """Return the name of a topic or group with the namespace."""
-        return wrap(self._running_client().config.namespace, name)
 
     @property
     def _namespace(self) -> str:
         return self._running_client().config.namespace
 
-    def _api(self) -> ConsumerApi:
-        return ConsumerApi(self._running_client(), self._wrapped(self.group), self.config.pull_timeout_ms)
+    def _broker_api(self) -> ConsumerApi:
+        return ConsumerApi(self._running_client(), self._wrap(self.group), self.config.pull_timeout_ms)
+
+    def _decoding(self) -> tuple[int, bool]:
+        return self.config.max_body_bytes, self.config.verify_checksums

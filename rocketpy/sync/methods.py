@@ -29,7 +29,7 @@ from rocketpy.admin.messages import Delivery, MessageTrack
 from rocketpy.admin.reset import OffsetChange, ResetTo
 from rocketpy.admin.topics import TopicDescription
 from rocketpy.admin.traces import Traces
-from rocketpy.client import admin, lifecycle
+from rocketpy.client import admin, lifecycle, queries
 from rocketpy.client.message_index import FOREVER_MS, QueryResult
 from rocketpy.client.routing.selectors import QueueSelector
 from rocketpy.client.topic_configs import Permission, TopicSettings
@@ -49,33 +49,23 @@ from rocketpy.sync.blocking import Blocking, BlockingPart
 from rocketpy.sync.loop_thread import as_coroutine
 from rocketpy.telemetry.plugin import TelemetryChoice
 
-_AdminApi = TypeVar("_AdminApi", bound=admin.AdminApi)
+_Queries = TypeVar("_Queries", bound=queries.Queries)
 
 
-class AdminApi(Blocking[_AdminApi]):
-    """The methods of `rocketpy.client.admin.AdminApi`, which describes them in full."""
-
-    def fetch_publish_message_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the queues that messages of a topic may be sent to, from the name server's current route."""
-        return self._run(self._inner.fetch_publish_message_queues(topic))
-
-    def create_topic(
-        self, topic: str, queue_count: int = 4, *, key: str = DEFAULT_TOPIC, topic_sys_flag: int = 0
-    ) -> dict[str, TopicSettings]:
-        """Create a topic on the brokers that lack it; return when the name server knows it."""
-        return self._run(self._inner.create_topic(topic, queue_count, key=key, topic_sys_flag=topic_sys_flag))
+class Queries(Blocking[_Queries]):
+    """The methods of `rocketpy.client.queries.Queries`, which describes them in full."""
 
     def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at or after a time, in ms since 1970."""
+        """Return where to begin to read all messages stored at or after a time, in ms since 1970."""
         return self._run(self._inner.search_offset(queue, timestamp_ms))
-
-    def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset that the next message will get."""
-        return self._run(self._inner.max_offset(queue))
 
     def min_offset(self, queue: MessageQueue) -> int:
         """Return the lowest offset that can still be read."""
         return self._run(self._inner.min_offset(queue))
+
+    def max_offset(self, queue: MessageQueue, *, of_master: bool = False) -> int:
+        """Return the offset that the next message will get."""
+        return self._run(self._inner.max_offset(queue, of_master=of_master))
 
     def earliest_message_store_time(self, queue: MessageQueue) -> int:
         """Return when the oldest message was stored, in ms since 1970; -1 for an empty queue."""
@@ -90,6 +80,23 @@ class AdminApi(Blocking[_AdminApi]):
     ) -> QueryResult:
         """Return the messages of a topic that have a key, from every broker of the topic."""
         return self._run(self._inner.query_message(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms))
+
+
+_AdminApi = TypeVar("_AdminApi", bound=admin.AdminApi)
+
+
+class AdminApi(Queries[_AdminApi]):
+    """The methods of `rocketpy.client.admin.AdminApi`, which describes them in full."""
+
+    def fetch_publish_message_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the queues that messages of a topic may be sent to, from the name server's current route."""
+        return self._run(self._inner.fetch_publish_message_queues(topic))
+
+    def create_topic(
+        self, topic: str, queue_count: int = 4, *, key: str = DEFAULT_TOPIC, topic_sys_flag: int = 0
+    ) -> dict[str, TopicSettings]:
+        """Create a topic on the brokers that lack it; return when the name server knows it."""
+        return self._run(self._inner.create_topic(topic, queue_count, key=key, topic_sys_flag=topic_sys_flag))
 
 
 class Producer(AdminApi[producer.Producer]):
@@ -155,10 +162,21 @@ class Producer(AdminApi[producer.Producer]):
         )
 
 
+_ConsumerQueries = TypeVar("_ConsumerQueries", bound=queries.ConsumerQueries)
+
+
+class ConsumerQueries(Queries[_ConsumerQueries]):
+    """The methods of `rocketpy.client.queries.ConsumerQueries`, which describes them in full."""
+
+    def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the readable queues of a topic, from a fresh route of the name server."""
+        return self._run(self._inner.fetch_queues(topic))
+
+
 _GroupConsumer = TypeVar("_GroupConsumer", bound=group_consumer.GroupConsumer)
 
 
-class GroupConsumer(Blocking[_GroupConsumer]):
+class GroupConsumer(ConsumerQueries[_GroupConsumer]):
     """The methods of `rocketpy.consumer.group_consumer.GroupConsumer`, which describes them in full."""
 
     def close(self) -> bool:
@@ -178,10 +196,6 @@ class GroupConsumer(Blocking[_GroupConsumer]):
         (``%RETRY%``).
         """
         return self._run(as_coroutine(lambda: self._inner.assignment))
-
-    def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at or after a time, in ms since 1970."""
-        return self._run(self._inner.search_offset(queue, timestamp_ms))
 
     def running_info(self) -> ConsumerRunningInfo:
         """Return what ``mqadmin consumerStatus`` shows for this member."""
@@ -265,10 +279,6 @@ class LitePullConsumer(GroupConsumer[lite_pull.LitePullConsumer]):
         """Pull these queues and no others, independent of the group's other members."""
         self._configure(self._inner.assign(queues))
 
-    def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the readable queues of a topic, from a fresh route of the name server."""
-        return self._run(self._inner.fetch_queues(topic))
-
     def when_queues_change(self, topic: str, listener: Callable[[], None]) -> None:
         """Call a function whenever a topic's route has changed; `fetch_queues` returns the new queues."""
         self._run(as_coroutine(self._inner.when_queues_change, topic, listener))
@@ -327,7 +337,7 @@ class BoundToClient(Blocking[_BoundToClient]):
         self._close(self._inner.close())
 
 
-class PullConsumer(BoundToClient[pull.PullConsumer]):
+class PullConsumer(ConsumerQueries[pull.PullConsumer], BoundToClient[pull.PullConsumer]):
     """The methods of `rocketpy.consumer.pull.PullConsumer`, which describes them in full."""
 
     def __init__(
@@ -351,10 +361,6 @@ class PullConsumer(BoundToClient[pull.PullConsumer]):
     def fetch_topics(self) -> tuple[str, ...]:
         """Return the topics of applications, sorted; with a namespace, those in it."""
         return self._run(self._inner.fetch_topics())
-
-    def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the readable queues of a topic, from a fresh route of the name server."""
-        return self._run(self._inner.fetch_queues(topic))
 
     def pull(
         self,
@@ -394,18 +400,6 @@ class PullConsumer(BoundToClient[pull.PullConsumer]):
         """Do the same as `pull_records`, but return the future of the result."""
         return self._loop_thread().submit(self._inner.pull_records(queue, ranges, expression=expression))
 
-    def min_offset(self, queue: MessageQueue) -> int:
-        """Return the lowest offset that can be read."""
-        return self._run(self._inner.min_offset(queue))
-
-    def max_offset(self, queue: MessageQueue, *, of_master: bool = False) -> int:
-        """Return the offset of the next message that the broker stores in the queue."""
-        return self._run(self._inner.max_offset(queue, of_master=of_master))
-
-    def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at or after a time, in ms since 1970."""
-        return self._run(self._inner.search_offset(queue, timestamp_ms))
-
     def check_filter(self, topic: str, expression: Expression) -> None:
         """Let every broker of a topic compile a filter, so that a mistake is found before the first pull."""
         self._run(self._inner.check_filter(topic, expression))
@@ -417,10 +411,6 @@ class PullConsumer(BoundToClient[pull.PullConsumer]):
     def commit(self, queue: MessageQueue, offset: int) -> None:
         """Commit the group's offset of a queue and wait for the response."""
         self._run(self._inner.commit(queue, offset))
-
-    def view_message(self, offset_message_id: str) -> MessageExt:
-        """Return the message with a broker's message id (`SendResult.offset_message_id`)."""
-        return self._run(self._inner.view_message(offset_message_id))
 
 
 class Topics(BlockingPart[topics.Topics]):

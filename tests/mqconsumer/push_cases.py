@@ -318,18 +318,20 @@ async def test_questions(place: Place) -> None:
         AdminClient(place.namesrv) as admin,
     ):
         queues = await lite.fetch_queues(topic)
-        assert queues == await pull.fetch_queues(topic)
+        assert queues == await pull.fetch_queues(topic) == await pushed.fetch_queues(topic)
         assert [queue.queue_id for queue in queues] == [0, 1]
         queue = queues[0]
-        assert (await admin.min_offset(queue), await admin.max_offset(queue)) == (0, 3)
         first = (await pull.pull(queue, 0)).messages[0]
-        assert await admin.earliest_message_store_time(queue) == first.store_timestamp
-        for consumer in (pushed, lite):
-            assert await consumer.search_offset(queue, first.store_timestamp - 60_000) == 0
-            assert await consumer.search_offset(queue, first.store_timestamp + 3_600_000) >= 2
-        assert (await admin.view_message(first.offset_message_id)).body == bodies[0]
-        found = await admin.query_message(topic, "key", 8)
-        assert sorted(one.body for one in found.messages) == bodies
+        for client in (pushed, lite, pull, admin):
+            assert (await client.min_offset(queue), await client.max_offset(queue)) == (0, 3)
+            assert await client.max_offset(queue, of_master=True) == 3
+            assert await client.earliest_message_store_time(queue) == first.store_timestamp
+            assert await client.search_offset(queue, first.store_timestamp - 60_000) == 0
+            assert await client.search_offset(queue, first.store_timestamp + 3_600_000) >= 2
+            assert (await client.view_message(first.offset_message_id)).body == bodies[0]
+            assert (await client.view_message(first.message_id, topic)).body == bodies[0]
+            found = await client.query_message(topic, "key", 8)
+            assert sorted(one.body for one in found.messages) == bodies
 
 
 async def test_seek(place: Place) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from rocketpy.client import admin, heartbeats
+from rocketpy.client import heartbeats, queries
 from rocketpy.config import (
     ClientConfig,
     CompressionConfig,
@@ -148,7 +148,7 @@ OURS: Final[dict[str, Row]] = {
     "connections of a server": (ChannelOptions().max_connections, 8192),
     "connections of a host": (ChannelOptions().max_connections_per_host, None),
     "UNREGISTER_CLIENT waits for": (heartbeats._UNREGISTER_TIMEOUT_MS, 1000),
-    "admin requests": (admin._TIMEOUT_MS, 6000),
+    "admin requests": (queries.QUERY_TIMEOUT_MS, 6000),
 }
 """Settings and times that RocketMQ's clients do not have, or that differ there."""
 

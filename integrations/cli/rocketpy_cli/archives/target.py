@@ -70,7 +70,7 @@ class TargetTopic(ToolsConsumer):
     async def queues(self) -> tuple[MessageQueue, ...]:
         """Return the writable queues of the topic. Raises RouteNotFound when there are none."""
         try:
-            route = await self._running_client().route(self._wrapped(self.topic), fresh=True)
+            route = await self._running_client().route(self._wrap(self.topic), fresh=True)
         except RouteNotFound as error:
             raise RouteNotFound(f"{error}; create it: rocketpy topic create {self.topic}") from None
         found = publish_route(self.topic, route).queues
@@ -119,8 +119,8 @@ class TargetTopic(ToolsConsumer):
 
     def _header(self, queue: MessageQueue, message: StoredMessage) -> SendMessageRequestHeaderV2:
         return SendMessageRequestHeaderV2(
-            producer_group=self._wrapped(_GROUP),
-            topic=self._wrapped(queue.topic),
+            producer_group=self._wrap(_GROUP),
+            topic=self._wrap(queue.topic),
             default_topic=DEFAULT_TOPIC,
             default_topic_queue_nums=1,
             queue_id=queue.queue_id,
