@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import msgspec
@@ -9,10 +10,12 @@ import msgspec
 from rocketpy.errors import StoreDamaged, StoreError
 from rocketpy_broker.replication.ha.epochs import NO_EPOCHS, EpochState, begin_epoch
 from rocketpy_broker.store import FlushDiskType, MessageStore
-from rocketpy_broker.store.files.disk import Disk
+from rocketpy_broker.store.files.disk import Disk, disk_errors
 from rocketpy_broker.store.files.state_file import load_state, save_state
 from rocketpy_broker.store.replica.backlog import Backlog
 from rocketpy_broker.store.replica.replica_log import ReplicaLog
+
+log = logging.getLogger("rocketpy.broker.ha")
 
 
 class EpochFile:
@@ -28,10 +31,18 @@ class EpochFile:
     def load(self, *, is_slave: bool = False) -> None:
         """Read the file, if there is one. Raises StoreDamaged.
 
-        A damaged file is not ignored. is_slave: reject an older copy, too: without the newest epoch, a slave
-        might follow a stale master, and truncate acknowledged messages.
+        is_slave: reject a damaged file, and an older copy: without the newest epoch, a slave might follow a
+        stale master, and truncate acknowledged messages. A master starts a new epoch in both cases.
         """
-        state, self.is_older = load_state(self._disk, self._path, _decode)
+        try:
+            state, self.is_older = load_state(self._disk, self._path, _decode)
+        except StoreDamaged as error:
+            if is_slave:
+                raise
+            log.warning("%s; starting without these epochs, and keeping the file as .damaged", error)
+            with disk_errors("rename", self._path):
+                self._disk.rename(self._path, self._path.with_name(f"{self._path.name}.damaged"))
+            state, self.is_older = None, True
         self.state = state or NO_EPOCHS
         if self.is_older and is_slave:
             raise StoreDamaged(

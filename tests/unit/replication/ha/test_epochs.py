@@ -3,6 +3,9 @@
 import random
 from pathlib import Path
 
+import pytest
+
+from rocketpy.errors import StoreDamaged
 from rocketpy_broker.replication.ha.epochs import NO_EPOCHS, Epoch, EpochState, begin_epoch, common_end
 from rocketpy_broker.replication.ha.log import EpochFile
 from rocketpy_broker.store.files.disk import OsDisk
@@ -55,6 +58,22 @@ def test_when_an_epoch_begins_and_with_which_number(tmp_path: Path) -> None:
     slave.become_slave()
     slave.become_master(60, "e", 7000, is_clean=True)
     assert slave.state.epochs[-1] == Epoch(7000, 60, "e")
+
+
+def test_a_master_starts_without_its_damaged_epochs(tmp_path: Path) -> None:
+    """A broker that never had a slave could not start, because of a file that it does not need."""
+    path = tmp_path / "haEpochs.json"
+    EpochFile(OsDisk(), path).become_master(0, "a", 1000, is_clean=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["haEpochs.json"]
+    path.write_bytes(b"\x00" * 100)
+    with pytest.raises(StoreDamaged, match="cannot read"):
+        EpochFile(OsDisk(), path).load(is_slave=True)
+    master = EpochFile(OsDisk(), path)
+    master.load()
+    assert master.is_older
+    master.become_master(80, "b", 2000, is_clean=False)
+    assert master.state.epochs == (Epoch(2000, 80, "b"),)
+    assert path.with_name("haEpochs.json.damaged").read_bytes() == b"\x00" * 100
 
 
 def test_common_end_against_real_histories() -> None:
