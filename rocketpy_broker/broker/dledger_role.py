@@ -43,6 +43,8 @@ _CONNECTIONS_MIN: Final = 4
 _CONNECTIONS_MAX: Final = 256
 _VOTE_WAIT_MS_MAX: Final = 3000
 _RETRY_S: Final = 1.0
+_BEHIND_MS: Final = 30_000
+"""A follower that has lacked entries for this long is a problem; replica.lag.time.max.ms of Kafka."""
 
 
 @dataclass(eq=False)
@@ -126,15 +128,22 @@ class DLedgerReplication:
         return len(self.peer.health().silent) if self._is_started else 0
 
     def problem(self) -> str:
-        """Return which followers do not respond to this leader; empty without any."""
-        silent = self.peer.health().silent if self._is_started else ()
-        if not silent:
+        """Return which followers do not respond to this leader, or are behind; empty without any."""
+        if not self._is_started:
             return ""
-        count = len(self.config.dledger.peers)
-        return (
-            f"no response to this leader from {', '.join(silent)}: {len(silent)} of {count} peers. The group "
-            f"survives {(count - 1) // 2 - len(silent)} more failures"
-        )
+        health, count = self.peer.health(), len(self.config.dledger.peers)
+        silent = health.silent
+        behind = [
+            f"{peer} is {health.lags[peer]} entries and {lag_ms // 1000} s behind this leader"
+            for peer, lag_ms in health.lags_ms.items()
+            if lag_ms >= _BEHIND_MS and peer not in silent
+        ]
+        problems = [f"no response to this leader from {', '.join(silent)}: {len(silent)} of {count} peers"]
+        problems = [*(problems if silent else []), *behind]
+        if not problems:
+            return ""
+        survived = max(0, (count - 1) // 2 - len(silent) - len(behind))
+        return f"{'; '.join(problems)}. The group survives {survived} more failures"
 
     def slaves(self) -> list[SlaveState]:
         """Return no slaves: there is no HA port."""
@@ -209,6 +218,7 @@ class DLedgerReplication:
             "dledgerCommittedIndex": str(health.committed_index),
             "dledgerLeaderChanges": str(health.leader_changes),
             "dledgerLags": msgspec.json.encode(health.lags).decode(),
+            "dledgerLagsMillis": msgspec.json.encode(health.lags_ms).decode(),
             "dledgerProblem": health.problem or self.problem(),
             "haBrokerName": self.config.name,
             "haBrokerId": str(self.broker_id),

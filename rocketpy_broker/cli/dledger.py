@@ -102,14 +102,21 @@ def _has_problems(reports: Sequence[PeerReport]) -> bool:
 
 
 def _table(reports: Sequence[PeerReport]) -> list[tuple[str, ...]]:
-    lags: dict[tuple[str, str], int] = {}
+    lags: dict[tuple[str, str], str] = {}
     for report in reports:
-        lags |= {(report.group, peer): lag for peer, lag in report.lags.items()}
-    return [_COLUMNS, *(_row(report, lags.get((report.group, report.peer))) for report in reports)]
+        lags |= {
+            (report.group, peer): _lag(lag, report.lags_ms.get(peer, 0)) for peer, lag in report.lags.items()
+        }
+    return [_COLUMNS, *(_row(report, lags.get((report.group, report.peer), "-")) for report in reports)]
 
 
-def _row(report: PeerReport, lag: int | None) -> tuple[str, ...]:
-    """Return a row of the table. lag: entries that the peer lacks, according to its leader."""
+def _lag(entries: int, ms: int) -> str:
+    """Return the text of a lag, with seconds from one second on: a busy leader is always a little ahead."""
+    return f"{entries}, {ms // 1000} s" if ms >= 1000 else str(entries)
+
+
+def _row(report: PeerReport, lag: str) -> tuple[str, ...]:
+    """Return a row of the table. lag: what the peer lacks, according to its leader."""
     group, peer = report.group or report.broker_name or "?", report.peer or "?"
     identity = (group, peer, report.address, _known(report.broker_id))
     if not report.responds:
@@ -121,7 +128,7 @@ def _row(report: PeerReport, lag: int | None) -> tuple[str, ...]:
         report.leader or "-",
         _known(report.end_index),
         _known(report.committed_index),
-        "-" if lag is None else str(lag),
+        lag,
         report.problem or "ok",
     )
 

@@ -123,6 +123,9 @@ DLEDGER_UNCOMMITTED: Final = _gauge(
 DLEDGER_LAG: Final = _gauge(
     "dledger_peer_lag_entries", "{entry}", "Entries that a peer lacks, according to the leader", "peer"
 )
+DLEDGER_LAG_SECONDS: Final = _gauge(
+    "dledger_peer_lag_seconds", "s", "For how long a peer has lacked entries, according to the leader", "peer"
+)
 DISK_USED: Final = _gauge("disk_used_ratio", "1", "Used share of the store's disk")
 DISK_FREE: Final = _gauge("disk_free_bytes", "By", "Bytes free on the store's disk")
 PERMISSION: Final = _gauge("broker_permission", "1", "brokerPermission: 4 read, 2 write")

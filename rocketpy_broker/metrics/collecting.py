@@ -207,6 +207,10 @@ def _dledger(peer: PeerHealth | None) -> Iterator[tuple[Metric, Values]]:
     yield catalog.DLEDGER_UNCOMMITTED, [((), float(peer.end_index - peer.committed_index)) for peer in peers]
     yield catalog.DLEDGER_ROLE, [((role.value,), float(role is peer.role)) for peer in peers for role in Role]
     yield catalog.DLEDGER_LAG, [((name,), float(lag)) for peer in peers for name, lag in peer.lags.items()]
+    yield (
+        catalog.DLEDGER_LAG_SECONDS,
+        [((name,), lag_ms / 1000) for peer in peers for name, lag_ms in peer.lags_ms.items()],
+    )
 
 
 def _single_value(value: float) -> Values:

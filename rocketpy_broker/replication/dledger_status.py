@@ -35,8 +35,9 @@ class PeerReport:
 
     group, peer: dLegerGroup and dLegerSelfId. address: of its broker (`find_peers`), or of its own port
     (`query_peers`). broker_id: as name servers know it. leader: the leader that this peer knows. lags: on the
-    leader, the number of missing entries of each follower. problem: why the peer did not respond or report
-    its status, why it is not active, or which peers do not respond to a leader.
+    leader, the number of missing entries of each follower. lags_ms: for how long each has lacked entries.
+    problem: why the peer did not respond or report its status, why it is not active, or which peers do not
+    respond to a leader or are behind it.
     """
 
     group: str = ""
@@ -52,6 +53,7 @@ class PeerReport:
     committed_index: int = -1
     leader_changes: int = -1
     lags: dict[str, int] = field(default_factory=dict)
+    lags_ms: dict[str, int] = field(default_factory=dict)
     problem: str = ""
 
 
@@ -80,6 +82,7 @@ def _read(report: PeerReport, table: Mapping[str, str]) -> PeerReport:
         committed_index=int(table.get("dledgerCommittedIndex", -1)),
         leader_changes=int(table.get("dledgerLeaderChanges", -1)),
         lags=msgspec.json.decode(table.get("dledgerLags", "{}"), type=dict[str, int]),
+        lags_ms=msgspec.json.decode(table.get("dledgerLagsMillis", "{}"), type=dict[str, int]),
         problem=table.get("dledgerProblem", ""),
     )
 

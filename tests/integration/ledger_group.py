@@ -101,6 +101,10 @@ class LedgerGroup:
         """The time of the peers."""
         return asyncio.get_running_loop().time() * 1000 + self._leapt_ms
 
+    def advance(self, ms: float) -> None:
+        """Set the clock of the peers ahead by less than the election timeout."""
+        self._leapt_ms += ms
+
     async def end_silence(self) -> None:
         """Move the clock past the election timeout of followers, and a leader's wait for its majority."""
         for _ in range(100):  # until pushes of a stopped leader have arrived

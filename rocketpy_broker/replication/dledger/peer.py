@@ -96,8 +96,9 @@ class PeerState:
 
 @dataclass(frozen=True, slots=True)
 class PeerHealth:
-    """The state of a peer for operators. lags: missing entries by follower, on the leader only.
+    """The state of a peer for operators.
 
+    lags: missing entries by follower, on the leader only. lags_ms: for how long each has lacked entries.
     leader_changes: how often the leader has changed. problem: why the peer is not active; empty if it is.
     silent: followers that do not respond to heartbeats, on the leader only.
     """
@@ -109,6 +110,7 @@ class PeerHealth:
     committed_index: int
     leader_changes: int
     lags: dict[str, int]
+    lags_ms: dict[str, int]
     problem: str
     silent: tuple[str, ...]
 
@@ -301,16 +303,18 @@ class Peer:
     def health(self) -> PeerHealth:
         """Return the state for operators."""
         state, problem = self.state, self.failure or self.disk_full
+        end, now_ms = self.end_index, self._now_ms()
         return PeerHealth(
             state.role,
             state.term,
             state.leader_id,
-            self.end_index,
+            end,
             self.committed_index,
             self._leader_changes,
             self.lags,
+            {follower.peer: int(follower.lag_ms(end, now_ms)) for follower in self._node.followers},
             "" if problem is None else str(problem) or repr(problem),
-            self._node.silent_peers(self._now_ms()),
+            self._node.silent_peers(now_ms),
         )
 
     def expire(self, begin_index: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from rocketpy_broker.metrics import catalog
 from rocketpy_broker.metrics.collecting import collect
 from tests.integration.cli.commands import run as run_rocketpy
 from tests.integration.ha_pair import Pair, pair
+from tests.integration.ledger_group import ledger_group
 from tests.integration.small import SMALL
 from tests.waiting import until
 
@@ -131,3 +133,44 @@ async def test_a_group_of_three_with_a_dead_peer(command: Command) -> None:
         assert (code, problem in text) == (1, True), text
         done = await run_rocketpy("doctor", "--namesrv", namesrv)
         assert (done.status, problem in done.out) == (1, True), done
+
+
+async def test_a_peer_that_responds_and_falls_behind(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer stored nothing for days, but answered heartbeats; the next failure would stop all sends."""
+    async with ledger_group(tmp_path) as group:
+        leader, namesrv = await group.master(), group.namesrv_address
+        slow = group.slaves()[0]
+        peer = slow.config.dledger.self_id
+        status = ("dledger", "status", "--namesrv", namesrv)
+        async with group.producer() as producer:
+            await producer.send(Message("T", b"x"))
+            await until(lambda: set(leader.ledger.peer.lags.values()) == {0})
+            with monkeypatch.context() as patch:
+                follower = slow.ledger.peer._node._follower
+                patch.setattr(follower, "on_push", lambda *_: None)
+                for _ in range(3):
+                    await producer.send(Message("T", b"x"))
+                lags = measured(leader, catalog.DLEDGER_LAG.name)
+                assert lags[(peer,)] >= 3
+                assert leader.health().replication_problem == ""  # not yet: a busy leader is always ahead
+                assert (await command(*status))[0] == 0
+                group.advance(31_000)
+                count = f"{lags[peer,]:.0f}"
+                problem = f"{peer} is {count} entries and [0-9]+ s behind this leader. The group survives 0"
+                assert re.match(problem, leader.health().replication_problem)
+                assert measured(leader, catalog.MISSING_REPLICAS.name) == {(): 0}
+                assert 31 <= measured(leader, catalog.DLEDGER_LAG_SECONDS.name)[(peer,)] < 10_000
+                code, text = await command(*status)
+                assert code == 1
+                assert re.search(problem, text), text
+                assert re.search(f" {count}, [0-9]+ s ", text), text
+                done = await run_rocketpy("doctor", "--namesrv", namesrv)
+                assert done.status == 1
+                assert re.search(problem, done.out), done
+                assert "dLegerPeers" in done.out, done
+            await until(lambda: set(leader.ledger.peer.lags.values()) == {0})
+            assert leader.health().replication_problem == ""
+            assert set(measured(leader, catalog.DLEDGER_LAG_SECONDS.name).values()) == {0}
+            assert (await command(*status))[0] == 0

@@ -275,7 +275,7 @@ def _check_replicas(
         problem = table.get("dledgerProblem", "")
         if not problem and replicas + 1 < peers:
             problem = f"only {replicas + 1} of the {peers} peers of its group respond"
-        remedy = "Start the missing peers, and see their logs and: rocketpy-broker dledger status"
+        remedy = "Start missing peers, see the logs of those behind, and: rocketpy-broker dledger status"
         ok = "the peers of its group respond"
     elif (table.get("haRole") or settings.get("brokerRole")) == "SYNC_MASTER":
         problem = table.get("haProblem", "")
@@ -330,7 +330,8 @@ async def _check_progress(
         return
     state = BrokerState(found.table, None)
     lag = master.end - state.end
-    reason = state.table.get("haProblem", "")
+    is_peer = "dledgerGroup" in state.table
+    reason = state.table.get("dledgerProblem" if is_peer else "haProblem", "")
     if lag <= 0:
         findings.ok("slave", broker.subject, "it has all messages of its master")
     elif state.end > before.end:
@@ -338,13 +339,15 @@ async def _check_progress(
         text = f"it is {lag} bytes behind its master, and is copying them"
         findings.warning("slave", broker.subject, text, remedy)
     else:
-        findings.problem(
-            "slave",
-            broker.subject,
-            f"it is {lag} bytes behind its master, and is not copying{f': {reason}' if reason else ''}",
-            "See its log; check haMasterAddress, haSecret and the master's HA port (haListenPort, listenPort "
-            "+ 1 by default), and ask with: rocketpy-broker ha status",
+        text = f"it is {lag} bytes behind its master, and is not copying{f': {reason}' if reason else ''}"
+        remedy = (
+            "See its log; check its disk and the ports in dLegerPeers, and ask with: rocketpy-broker dledger "
+            "status"
+            if is_peer
+            else "See its log; check haMasterAddress, haSecret and the master's HA port (haListenPort, "
+            "listenPort + 1 by default), and ask with: rocketpy-broker ha status"
         )
+        findings.problem("slave", broker.subject, text, remedy)
 
 
 # -- write permission -------------------------------------------------------------------------

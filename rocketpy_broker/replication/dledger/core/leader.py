@@ -49,6 +49,7 @@ class PeerProgress:
     open_request, open_commit: numbers of the open COMPARE or TRUNCATE, and of the open COMMIT. open_appends:
     index of the entry, by the number of its open APPEND. in_flight: entries without an acknowledgement, in
     their order. last_sent_ms: when the last push was sent; each push contains the committed index.
+    caught_up_ms: the latest known time at which the follower had all entries that the leader had then.
     """
 
     def __init__(self, peer: str) -> None:
@@ -66,6 +67,10 @@ class PeerProgress:
         self.in_flight_bytes = 0
         self.retry_at_ms = float("-inf")
         self.last_sent_ms = float("-inf")
+        self.caught_up_ms = float("inf")
+        self._target_index = -1
+        """The leader's last entry at `_target_ms`: a follower that has it had caught up by then."""
+        self._target_ms = float("inf")
 
     def restart_compare(self) -> None:
         """Start again with COMPARE, without assumptions about the follower's ledger."""
@@ -81,6 +86,16 @@ class PeerProgress:
         self.phase, self.open_request = PushType.APPEND, None
         self.next_index = index + 1
         self.acknowledge(index)
+
+    def lag_ms(self, end_index: int, now_ms: float) -> float:
+        """Return for how long the follower has lacked entries of the leader; 0 if it has all of them."""
+        return 0.0 if self.match_index >= end_index else max(0.0, now_ms - self.caught_up_ms)
+
+    def note_time(self, end_index: int, now_ms: float) -> None:
+        """Note the leader's last entry from time to time, for `lag_ms`. Kafka measures its replicas alike."""
+        if self.match_index >= self._target_index:
+            self.caught_up_ms = min(self._target_ms, now_ms)
+            self._target_index, self._target_ms = end_index, now_ms
 
     def acknowledge(self, index: int) -> None:
         """Note that the entries up to `index` are durable on the follower."""
@@ -132,6 +147,7 @@ class Leader:
     def push(self, now_ms: float) -> None:
         """Send each follower its next entries, COMPARE, TRUNCATE or COMMIT, if one is due."""
         for follower in self.followers:
+            follower.note_time(self._view.end_index, now_ms)
             if follower.phase is PushType.APPEND:
                 self._push_entries(follower, now_ms)
             elif (
