@@ -60,6 +60,7 @@ async def consuming(
     topic: str = "T",
     name: str = "",
     namespace: str = "",
+    route_refresh_ms: int = 30_000,
     **config: Any,
 ) -> AsyncIterator[PushConsumer]:
     """One running member of a group, which has its queues."""
@@ -68,7 +69,7 @@ async def consuming(
         cluster.namesrv_address,
         handler,
         config=PushConfig(**{"consume_from": FIRST} | config),
-        client=ClientConfig(instance_name=name, namespace=namespace),
+        client=ClientConfig(instance_name=name, namespace=namespace, route_refresh_ms=route_refresh_ms),
     )
     consumer.subscribe(topic, expression)
     async with consumer:

@@ -139,7 +139,8 @@ async def test_a_lite_pull_consumer_goes_on_after_a_restart(two: Two) -> None:
 
 async def test_a_topic_that_a_living_broker_has_no_more_is_given_up(two: Two) -> None:
     """The member would pull a deleted part of the topic for an hour, and report it as a problem."""
-    consumer = PushConsumer("g", two.namesrv, Seen(), config=PushConfig(consume_from=FIRST), client=_ROUTES)
+    config = PushConfig(consume_from=FIRST, rebalance_interval_ms=200)
+    consumer = PushConsumer("g", two.namesrv, Seen(), config=config, client=_ROUTES)
     consumer.subscribe("T")
     async with consumer:
         await until(lambda: len(of_topic(consumer)) == 2)

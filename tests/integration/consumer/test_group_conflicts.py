@@ -290,7 +290,8 @@ async def test_a_client_id_that_two_processes_use_is_reported(
 
 async def test_a_topic_that_may_not_be_read_is_a_problem(cluster: EmbeddedCluster) -> None:
     """Failed messages waited forever in a retry topic without read permission; the member was healthy."""
-    async with AdminClient(cluster.namesrv_address) as admin, consuming(cluster, Seen(), **SWIFT) as one:
+    member = consuming(cluster, Seen(), route_refresh_ms=100, **SWIFT)
+    async with AdminClient(cluster.namesrv_address) as admin, member as one:
         await until(lambda: len(one.assignment) == 5)
         await admin.topics.alter("%RETRY%g", perm=Permission.WRITE)
         await until(lambda: one.health().problems == ("topic %RETRY%g has no queue with read permission",))

@@ -140,7 +140,7 @@ async def test_more_retry_queues_lose_no_message(cluster: EmbeddedCluster, names
     failing = Seen(lambda message: ConsumeResult.LATER if not message.reconsume_times else None)
     async with AdminClient(cluster.namesrv_address, client=client) as admin:
         await admin.topics.create("T", 2)
-        async with consuming(cluster, failing, namespace=namespace):
+        async with consuming(cluster, failing, namespace=namespace, route_refresh_ms=100):
             group = f"{namespace}%g" if namespace else "g"
             await until(
                 lambda: [retry_queues(broker, group) for broker in cluster.brokers] == [(1, 1, 6)] * 2
