@@ -101,7 +101,7 @@ class ConsumerServices:
         )
         self._pull_handler = PullHandler(
             store,
-            PullChecks(topics, self.groups, self.clients, expressions, config),
+            PullChecks(store, topics, self.groups, self.clients, expressions, config),
             self.groups,
             self.offsets,
             config.consume,

@@ -37,6 +37,7 @@ from rocketpy.transport import Channel
 from rocketpy_broker.config.live import broker_live_config
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import Rejected, handles, topic_not_found, update_settings
+from rocketpy_broker.handlers.slave import absent
 from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
@@ -86,7 +87,7 @@ class AdminHandler:
         name = request.header_as(GetTopicConfigRequestHeader).topic
         topic = self.topics.get(name)
         if topic is None:
-            raise topic_not_found(name)
+            raise absent(self.store, f"topic {name}", topic_not_found(name))
         return request.reply(body=topic.encode())
 
     @handles(RequestCode.UPDATE_AND_CREATE_TOPIC)
@@ -225,8 +226,9 @@ class AdminHandler:
         name = request.header_as(GetSubscriptionGroupConfigRequestHeader).group
         group = self.groups.get(name)
         if group is None:
-            code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-            raise Rejected(code, f"group {name} does not exist on this broker")
+            text = f"group {name} does not exist on this broker"
+            missing = Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+            raise absent(self.store, f"group {name}", missing)
         return request.reply(body=group.encode())
 
     @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP)

@@ -39,6 +39,7 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.handlers.base import Rejected, handles
+from rocketpy_broker.handlers.slave import absent
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
@@ -77,9 +78,7 @@ class ConsumeStatsHandler:
     def topic_stats(self, channel: Channel, request: Command) -> Command:
         """Handle GET_TOPIC_STATS_INFO."""
         name = request.header_as(GetTopicStatsInfoRequestHeader).topic
-        topic = self.topics.get(name)
-        if topic is None:
-            raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        topic = self._topic(name)
         self._check_size([topic])
         table = {}
         for queue in self._queues(topic):
@@ -170,9 +169,7 @@ class ConsumeStatsHandler:
     def time_spans(self, channel: Channel, request: Command) -> Command:
         """Handle QUERY_CONSUME_TIME_SPAN."""
         header = request.header_as(QueryConsumeTimeSpanRequestHeader)
-        topic = self.topics.get(header.topic)
-        if topic is None:
-            raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+        topic = self._topic(header.topic)
         self._check_size([topic])
         spans = [self._time_span(queue, header.group) for queue in self._queues(topic)]
         return request.reply(body=QueryConsumeTimeSpanBody(consume_time_span_set=spans).encode())
@@ -222,6 +219,14 @@ class ConsumeStatsHandler:
         minute, hour, day = (counter.over(period, self.now_ms()) for period in ("minute", "hour", "day"))
         body = BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day)
         return request.reply(body=body.encode())
+
+    def _topic(self, name: str) -> TopicConfig:
+        """Return a topic. Raises Rejected without one."""
+        topic = self.topics.get(name)
+        if topic is None:
+            missing = Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+            raise absent(self.store, f"topic {name}", missing)
+        return topic
 
     def _queues(self, topic: TopicConfig) -> Iterator[MessageQueue]:
         """Yield the queues that are written or read."""

@@ -19,6 +19,7 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.handlers.base import Rejected, handles, is_open
+from rocketpy_broker.handlers.slave import absent, is_slave
 from rocketpy_broker.services.cluster.slave_sync import WITH_VERSIONS
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
@@ -50,18 +51,22 @@ class OffsetHandler:
 
         A group without an offset gets that of the first message if the queue still has it, and it is recent
         enough to be in memory. Otherwise the response is QUERY_NOT_FOUND, and the client decides where to
-        start (QUIRKS 33).
+        start (QUIRKS 33). A slave that has never copied its master's offsets says so instead: groups would
+        skip messages.
         """
         header = request.header_as(QueryConsumerOffsetRequestHeader)
         topic, queue_id = header.topic, header.queue_id
         offset = self.offsets.get(header.consumer_group, topic, queue_id)
         if offset is None:
+            # RocketMQ's own text.
+            text = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+            missing = Rejected(ResponseCode.QUERY_NOT_FOUND, text)
+            if is_slave(self.store) and not self.offsets.is_copied:
+                raise absent(self.store, "offsets", missing)
             offset = self.store.min_offset_in_queue(topic, queue_id)
             has_first = offset <= 0 or self._has_all_since_deletion(topic)
             if not (has_first and self.store.is_in_memory(topic, queue_id, offset)):
-                # RocketMQ's own text.
-                text = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
-                raise Rejected(ResponseCode.QUERY_NOT_FOUND, text)
+                raise missing
         return request.reply(header=QueryConsumerOffsetResponseHeader(offset=offset))
 
     def _has_all_since_deletion(self, topic: str) -> bool:

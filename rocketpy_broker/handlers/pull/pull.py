@@ -37,12 +37,12 @@ from rocketpy_broker.filter import MessageFilter
 from rocketpy_broker.handlers.base import error_response, handles
 from rocketpy_broker.handlers.pull.long_polling import HeldPull, PullGroup, PullRequestHoldTable
 from rocketpy_broker.handlers.pull.pull_checks import PullChecks
+from rocketpy_broker.handlers.slave import is_slave
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.slices import Slices
 from rocketpy_broker.services.stats import BrokerStats
 from rocketpy_broker.store import GetMessageResult, GetMessageStatus, MessageInner, MessageStore
-from rocketpy_broker.store.busy import Reason
 
 log = logging.getLogger("rocketpy.broker.pull")
 
@@ -130,7 +130,7 @@ class PullHandler:
 
     @property
     def _is_slave(self) -> bool:
-        return self.store.rejection(Reason.SLAVE) is not None
+        return is_slave(self.store)
 
     def _may_come(self, code: int) -> bool:
         """Whether messages may arrive soon. On a slave also if the requested offset is outside the queue."""

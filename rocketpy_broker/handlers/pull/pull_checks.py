@@ -14,9 +14,11 @@ from rocketpy_broker.config.model import BrokerConfig, ConsumeConfig
 from rocketpy_broker.filter import ExpressionInvalid, MessageFilter, filter_of, is_tag_type, subscription_of
 from rocketpy_broker.filter.subscription import SQL92
 from rocketpy_broker.handlers.base import FAQ, Rejected, topic_not_found
+from rocketpy_broker.handlers.slave import absent, is_slave
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.store import MessageStore
 
 log = logging.getLogger("rocketpy.broker.filter")
 
@@ -51,6 +53,7 @@ class ExpressionPolicy:
 class PullChecks:
     """Checks pulls against topics, groups and clients. Creates missing groups, if that is configured."""
 
+    store: MessageStore
     topics: TopicTable
     groups: SubscriptionGroupTable
     clients: ClientRegistry
@@ -63,19 +66,28 @@ class PullChecks:
             raise _forbidden(f"the broker[{self.config.name}] pulling message is forbidden")
         group = self.groups.find(header.consumer_group)
         if group is None:
-            raise Rejected(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{header.consumer_group}] does not exist, {FAQ}",
-            )
+            text = f"subscription group [{header.consumer_group}] does not exist, {FAQ}"
+            missing = Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+            raise absent(self.store, f"group {header.consumer_group}", missing)
         if not group.consume_enable:
             raise _forbidden(f"subscription group no permission, {header.consumer_group}")
         topic = self.topics.get(header.topic)
-        if topic is None:
-            raise topic_not_found(header.topic)
-        if not topic.perm & PERM_READ:
+        if topic is not None and not topic.perm & PERM_READ:
             raise _forbidden(f"the topic[{header.topic}] pulling message is forbidden")
-        if not 0 <= header.queue_id < topic.read_queue_nums:
-            raise _bad_queue(header, topic, channel.remote_address)
+        if topic is not None and 0 <= header.queue_id < topic.read_queue_nums:
+            return
+        if is_slave(self.store) and self._is_in_log(header, topic):
+            return
+        missing = topic_not_found(header.topic)
+        if topic is not None:
+            missing = _bad_queue(header, topic, channel.remote_address)
+        raise absent(self.store, f"queue {header.queue_id} of topic {header.topic}", missing)
+
+    def _is_in_log(self, header: PullMessageRequestHeader, topic: TopicConfig | None) -> bool:
+        """Whether a slave has messages of a queue, or of a topic that it has not copied: its log is ahead."""
+        if self.store.max_offset_in_queue(header.topic, header.queue_id):
+            return True
+        return topic is None and any(name == header.topic for name, _ in self.store.queues.queues)
 
     def filter(self, header: PullMessageRequestHeader) -> MessageFilter:
         """Return the filter of a pull. Raises Rejected.

@@ -53,6 +53,8 @@ class ConsumerOffsets:
         """Whether `load` found no file."""
         self.is_older = False
         """Whether `load` used the `.bak`, so the commits before the last save are missing."""
+        self.is_copied = False
+        """Whether `merge` has copied a master's offsets. Until then, those of a slave may be of any age."""
         self._disk = disk or OsDisk()
         self._table: dict[str, dict[int, int]] = {}
         self._commit_times: dict[str, dict[int, int]] = {}
@@ -124,6 +126,7 @@ class ConsumerOffsets:
 
         If the master sends no commit times (RocketMQ), an offset is taken over when it has changed there.
         """
+        self.is_copied = True
         commit_times = master.version_table
         for key, queues in master.offset_table.items():
             stored = self._table.setdefault(key, {})

@@ -6,6 +6,7 @@ import shutil
 import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,10 +23,17 @@ from rocketpy import (
     SendStatus,
 )
 from rocketpy.errors import TransportError
+from rocketpy.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
+    GetSubscriptionGroupConfigRequestHeader,
+    GetTopicConfigRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+    Header,
     PullMessageRequestHeader,
     PullMessageResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
     SendMessageRequestHeaderV2,
 )
 from rocketpy.protocol.message.record import decode_all
@@ -37,6 +45,7 @@ from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.replication.ha.client import HaClientState
 from rocketpy_broker.store import MessageStore
 from tests.integration.ha_pair import Pair, caught_up, log_bytes, pair
+from tests.integration.raw_client import RawClient
 from tests.integration.sdk_peers import Peer
 from tests.ports import no_server_at
 from tests.waiting import LIMIT_S, until
@@ -263,6 +272,52 @@ async def test_a_slave_does_not_correct_offsets(brokers: Pair, *, suspend: bool)
     assert (await _pull_at(slave, 5)).code == ResponseCode.PULL_NOT_FOUND
     assert (await _pull_at(slave, 0)).code == ResponseCode.SUCCESS
     assert slave.store.max_offset_in_queue("OFFSET_MOVED_EVENT", 0) == 0
+
+
+async def test_a_slave_never_says_that_something_does_not_exist(brokers: Pair) -> None:
+    """Consumers would give up messages that the slave has, or skip those that their group has not consumed.
+
+    A slave copies topics, groups and offsets, and may be behind.
+    """
+    closed: dict[str, Any] = {"autoCreateSubscriptionGroup": "false"}
+    master, slave = await brokers.master(**closed), await brokers.slave(**closed)
+    await until(lambda: slave.consumers.groups.get("TOOLS_CONSUMER") is not None)
+    await slave._sync.close()
+    await master.consumers.groups.update(SubscriptionGroupConfig(group_name="readers"))
+    await _put(master, 1)
+    master.consumers.offsets.commit("readers", "HaTopic", 0, 1)
+    await caught_up(master, slave)
+    unknown: dict[RequestCode, Header] = {
+        RequestCode.GET_TOPIC_STATS_INFO: GetTopicStatsInfoRequestHeader(topic="HaTopic"),
+        RequestCode.QUERY_CONSUME_TIME_SPAN: QueryConsumeTimeSpanRequestHeader(
+            topic="HaTopic", group="readers"
+        ),
+        RequestCode.GET_TOPIC_CONFIG: GetTopicConfigRequestHeader(topic="HaTopic"),
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: GetSubscriptionGroupConfigRequestHeader(group="readers"),
+        RequestCode.QUERY_CONSUMER_OFFSET: QueryConsumerOffsetRequestHeader(
+            consumer_group="readers", topic="HaTopic", queue_id=0
+        ),
+    }
+    async with await RawClient.open(slave.address) as client:
+        for code, header in unknown.items():
+            response = await client.call(code, header)
+            assert (response.code, "from its master" in (response.remark or "")) == (2, True), code
+    assert (await _pull_at(slave, 0)).code == ResponseCode.SYSTEM_BUSY  # the group is unknown
+    await slave.consumers.groups.update(SubscriptionGroupConfig(group_name="readers"))
+    assert [record.body for record in decode_all((await _pull_at(slave, 0)).body)] == [b"0"]
+    assert (await _pull_at(slave, 0, topic="Missing")).code == ResponseCode.SYSTEM_BUSY
+    await slave.topics.update(
+        TopicConfig(topic_name="HaTopic", read_queue_nums=0, write_queue_nums=0, perm=6)
+    )  # the master has given it a queue since
+    assert [record.body for record in decode_all((await _pull_at(slave, 0)).body)] == [b"0"]
+    await slave.topics.update(TopicConfig(topic_name="HaTopic", perm=2))
+    assert (await _pull_at(slave, 0)).code == ResponseCode.NO_PERMISSION
+    slave._sync.start()
+    await until(lambda: slave.consumers.offsets.get("readers", "HaTopic", 0) == 1)
+    async with await RawClient.open(slave.address) as client:
+        header = QueryConsumerOffsetRequestHeader(consumer_group="new", topic="HaTopic", queue_id=1)
+        response = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, header)
+        assert response.code != ResponseCode.SYSTEM_BUSY  # the master has none either
 
 
 async def test_a_reader_ahead_of_a_slave_gets_new_messages(brokers: Pair) -> None:

@@ -124,7 +124,7 @@ class BrokerParts:
         )
         self.pull = PullHandler(
             store,
-            PullChecks(self.topics, self.groups, self.clients, expressions, config),
+            PullChecks(store, self.topics, self.groups, self.clients, expressions, config),
             self.groups,
             self.offsets,
             config.consume,
