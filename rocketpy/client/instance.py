@@ -14,7 +14,7 @@ import logging
 import os
 import random
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -165,8 +165,8 @@ class ClientInstance:
         self.address = client_ids.ip_of(local)
         self.client_id = client_ids.new(self.address, self.config.instance_name, is_certain=bool(local))
         self._heartbeats.client_id = self.client_id
-        self.tasks.spawn(self._every(self.config.route_refresh_ms, self._refresh), "route refresh")
-        self.tasks.spawn(self._every(self.config.heartbeat_ms, self.heartbeat), "heartbeat")
+        self.tasks.every(self.config.route_refresh_ms / 1000, self._refresh, "route refresh")
+        self.tasks.every(self.config.heartbeat_ms / 1000, self.heartbeat, "heartbeat")
 
     @property
     def is_forked_copy(self) -> bool:
@@ -211,17 +211,10 @@ class ClientInstance:
         """Return the event loop's monotonic time in ms."""
         return self._loop.time() * 1000
 
-    async def _every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            await asyncio.sleep(interval_ms / 1000)
-            await work()
-
     def health(self) -> Health:
         """Return the state of the client; sends no request. Raises ClientClosed in a forked child."""
         self.check_process()
-        problems = []
-        if self.tasks.failure is not None:
-            problems.append(str(self.tasks.failure))
+        problems = self.tasks.problems()
         servers = self._name_servers
         namesrv = servers.current if servers is not None else None
         if namesrv is not None and namesrv.channel is None and namesrv.last_error is not None:

@@ -169,10 +169,7 @@ class GroupConsumer(ConsumerQueries):
         """
         member = self.member
         health = member.client.health()
-        problems = list(health.problems)
-        if member.tasks.failure is not None:
-            problems.append(str(member.tasks.failure))
-        problems += self._problems(member)
+        problems = [*health.problems, *member.tasks.problems(), *self._problems(member)]
         problems += self._observers.problems(member.client.config.stalled_after_ms)
         states = member.queue_states()
         return replace(

@@ -118,11 +118,7 @@ class PushConsumer(GroupConsumer):
         concurrent = ConcurrentConsumeService(
             self._adapter, config, send_back, member.stats, member.tasks, client.now_ms
         )
-
-        async def expire() -> None:
-            concurrent.expire()
-
-        member.every(config.consume_timeout_ms, expire, "expire handler calls")
+        member.tasks.every(config.consume_timeout_ms / 1000, concurrent.expire, "expiry of handler calls")
         return concurrent
 
     def _is_in_handler(self) -> bool:

@@ -1,7 +1,7 @@
 """The application's code and values: what its functions may raise, and texts about its values.
 
 A function of the application may raise any exception: also one whose `repr` fails, GeneratorExit, or the
-CancelledError of something that it awaited. None of them ends a component (ADR 0016).
+CancelledError of something that it awaited. None of them ends a component (ADR 0028).
 """
 
 from __future__ import annotations

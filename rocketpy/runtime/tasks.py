@@ -1,8 +1,9 @@
-"""Tasks: owns the background tasks and event loop callbacks of a component.
+"""Tasks: owns the background tasks, periodic calls and event loop callbacks of a component.
 
 A component (a client, a group member, a store, a broker) has one `Tasks`. Tasks and callbacks handle the
-errors that they expect; an exception that leaves one is a bug, and fails the component. No other module calls
-`create_task` or `ensure_future`.
+errors that they expect; an exception that leaves one is a bug, and fails the component. A periodic call is
+repeated instead, since heartbeats, commits and clean-ups must not end with one failure (ADR 0028). No other
+module calls `create_task` or `ensure_future`.
 
 Differs from `asyncio.TaskGroup`, trio and anyio. They tie tasks to a block of code, cancel the siblings of a
 failed task, and raise at the end of the block. A component lives between `start()` and `close()`, so there is
@@ -12,14 +13,16 @@ no such block. The siblings continue: a client whose heartbeat failed still deli
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
 
-from rocketpy.errors import RocketError, TaskFailed
-from rocketpy.runtime.application import shown
+from rocketpy.errors import InvariantError, RocketError, TaskFailed
+from rocketpy.runtime.application import describe, shown
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 
 log: Final = logging.getLogger("rocketpy.tasks")
 
@@ -30,6 +33,10 @@ OnFailure = Callable[[RocketError], object]
 """Called in the event loop with the first failure of a component."""
 Step = Callable[[], Awaitable[object] | None]
 """One step of `close_all`."""
+PeriodicFunction = Callable[[], Awaitable[float | None] | float | None]
+"""A function or coroutine function for `Tasks.every`. It may return the pause before its next call, in s."""
+_LOG_INTERVAL_S: Final = 60.0
+"""A periodic call that fails again and again is logged once in this time."""
 
 
 class Tasks:
@@ -37,12 +44,14 @@ class Tasks:
 
     component: its name, for logs and errors. A failure is logged at ERROR with its traceback. The first one
     is stored in `failure`, for `health()` of the component, and passed to `on_failure`, for instance to
-    `Tasks.fail_with` of the enclosing component.
+    `Tasks.fail_with` of the enclosing component. failing: the periodic calls that failed last time, with a
+    text for `health()`.
     """
 
     def __init__(self, component: str, on_failure: OnFailure | None = None) -> None:
         self.component: Final = component
         self.failure: RocketError | None = None
+        self.failing: Final[dict[PeriodicCall, str]] = {}
         self.on_failure: list[OnFailure] = [] if on_failure is None else [on_failure]
         self._failed = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -78,6 +87,21 @@ class Tasks:
         """Call a function at a time of the event loop's clock, as `call_soon` does."""
         loop = asyncio.get_running_loop()
         return loop.call_at(when_s, self.run, callback, *args, context=contextvars.Context())
+
+    def every(
+        self, interval_s: float, function: PeriodicFunction, name: str, *, first_s: float | None = None
+    ) -> PeriodicCall:
+        """Call a function again and again, `interval_s` after the end of its last call.
+
+        An exception does not end the calls: it is logged, at most once a minute, and is a problem of `health`
+        until a call succeeds. Only an InvariantError fails the component. first_s: before the first call;
+        None for `interval_s`.
+        """
+        return PeriodicCall(self, interval_s, function, name, interval_s if first_s is None else first_s)
+
+    def problems(self) -> list[str]:
+        """Return the failure of the component, and a text for each periodic call that failed last time."""
+        return [*([] if self.failure is None else [str(self.failure)]), *self.failing.values()]
 
     def run(self, callback: Callable[[*Ts], object], *args: *Ts) -> None:
         """Call a function now; an exception that leaves it fails the component.
@@ -155,6 +179,75 @@ class Tasks:
                 error = asyncio.CancelledError("something outside of the component has cancelled it")
         if error is not None:
             self.fail(task.get_name(), error)
+
+
+class PeriodicCall:
+    """Calls a function periodically, see `Tasks.every`. task: runs the calls; it may be cancelled."""
+
+    def __init__(
+        self, tasks: Tasks, interval_s: float, function: PeriodicFunction, name: str, first_s: float
+    ) -> None:
+        self._tasks = tasks
+        self._interval_s = interval_s
+        self._function = function
+        self._name = f"{name} of {tasks.component}"
+        self._log = RateLimitedLog(log, _LOG_INTERVAL_S)
+        self._failures = 0
+        """Number of failed calls since the last one that succeeded."""
+        self._wakes = asyncio.Event()
+        self._is_stopped = False
+        self.task: Final = tasks.spawn(self._run(first_s), name)
+
+    def wake(self) -> None:
+        """Call the function in the next iteration of the event loop, or again after a call that runs now."""
+        self._wakes.set()
+
+    def stop(self) -> None:
+        """End the calls. One that runs now is not cancelled."""
+        self._is_stopped = True
+        self._wakes.set()
+
+    async def _run(self, pause_s: float) -> None:
+        try:
+            while not self._is_stopped:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._wakes.wait()
+                if self._is_stopped:
+                    return
+                self._wakes.clear()
+                pause_s = await self._call()
+        finally:
+            self._tasks.failing.pop(self, None)
+
+    async def _call(self) -> float:
+        """Call the function, and return the pause before the next call."""
+        try:
+            result = self._function()
+            if isinstance(result, Awaitable):
+                result = await result
+        except InvariantError:
+            raise
+        except asyncio.CancelledError as error:
+            if is_cancelled(asyncio.current_task()):  # else something that it awaited was cancelled
+                raise
+            self._failed(error)
+        except Exception as error:  # noqa: BLE001 - `_failed` reports it
+            self._failed(error)
+        else:
+            if self._failures:
+                log.info("%s has succeeded after %d failures", self._name, self._failures)
+                self._failures = 0
+                del self._tasks.failing[self]
+            return self._interval_s if result is None else result
+        return self._interval_s
+
+    def _failed(self, error: BaseException) -> None:
+        self._failures += 1
+        times = f" {self._failures} times" if self._failures > 1 else ""
+        self._tasks.failing[self] = f"{self._name} has failed{times}: {describe(error)}"
+        text = "%s failed, trying again in %g s: %s"
+        self._log.exception("", text, self._name, self._interval_s, shown(error), error=error)
 
 
 def subtask(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:

@@ -14,7 +14,7 @@ from typing import Final
 
 from rocketpy.errors import ConfigInvalid, ConnectFailed
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
-from rocketpy.runtime.tasks import OnFailure, Tasks
+from rocketpy.runtime.tasks import OnFailure, PeriodicCall, Tasks
 from rocketpy.transport.accepting import TcpListener
 from rocketpy.transport.base import Address, ChannelOptions, Listener, Transport, host_limit
 from rocketpy.transport.channel import Channel, Endpoint, address_text
@@ -173,11 +173,11 @@ class Server:
         self._close_log = RateLimitedLog(log)
         self._endpoint = endpoint
         self._options = options
-        self._tasks = tasks
+        self.tasks: Final = tasks
         self._channels: set[Channel] = set()
         """The open channels."""
         self._listener: Listener | None = None
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._sweeper: PeriodicCall | None = None
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -196,13 +196,14 @@ class Server:
         """Start to accept connections."""
         self._listener = await transport.listen(address, self._accept, self._options)
         if isinstance(self._listener, TcpListener):
-            self._listener.tasks.on_failure.append(self._tasks.fail_with)
-        self._schedule_sweep()
+            self._listener.tasks.on_failure.append(self.tasks.fail_with)
+        interval_s = min(self._options.idle_timeout_ms, self._options.frame_timeout_ms) / 1000 / 4
+        self._sweeper = self.tasks.every(interval_s, self._sweep, "sweep of connections")
 
     async def close(self) -> None:
         """Stop accepting, and close every channel; those that have not ended within 1 s are aborted."""
         if self._sweeper is not None:
-            self._sweeper.cancel()
+            self._sweeper.stop()
         if self._listener is not None:
             await self._listener.close()
         channels = list(self._channels)
@@ -228,10 +229,6 @@ class Server:
             close_log=self._close_log,
         )
 
-    def _schedule_sweep(self) -> None:
-        interval = min(self._options.idle_timeout_ms, self._options.frame_timeout_ms) / 1000 / 4
-        self._sweeper = self._tasks.call_later(interval, self._sweep)
-
     def _sweep(self) -> None:
         if isinstance(self._options.ssl, TlsFiles):
             self._options.ssl.refresh()
@@ -249,7 +246,6 @@ class Server:
             elif now - channel.last_received > idle_s:
                 log.info("closing connection to %s: idle", channel.remote_address)
                 channel.close()
-        self._schedule_sweep()
 
 
 class _RejectingProtocol(StreamProtocol):

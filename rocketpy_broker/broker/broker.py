@@ -6,7 +6,6 @@ Stop: unregister, reject new requests, respond to parked sends, flush, close the
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -35,7 +34,7 @@ from rocketpy_broker.handlers.base import handler_table
 from rocketpy_broker.handlers.send.response import SendResponses
 from rocketpy_broker.handlers.send.response_waiters import FlushWaiters
 from rocketpy_broker.metrics.collecting import BrokerState, MetricSources
-from rocketpy_broker.metrics.health import Check, probe_server
+from rocketpy_broker.metrics.health import Check, probe_server, upkeep_check
 from rocketpy_broker.metrics.reporting import MetricsReporter
 from rocketpy_broker.metrics.tracing import SendTracing, TracedResponses
 from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
@@ -77,7 +76,8 @@ class BrokerHealth:
     """Health of the store."""
     stalled: tuple[str, ...] = ()
     """What it has tried for a minute without success: a flush, a save of offsets, the delivery of delayed
-    messages, the check of transactions, the deletion of files; on a slave, copies from the master."""
+    messages, the check of transactions, the deletion of files; on a slave, copies from the master. Also
+    periodic calls that failed because of a bug."""
     tls_problem: str = ""
     """Error of the last reload of replaced certificates; empty without one."""
     replication_problem: str = ""
@@ -203,13 +203,20 @@ class Broker:
             registration_problems=tuple(self._registrar.problems) if self._registrar else (),
             connections=sum(len(server.channels) for server in self._servers),
             store=store,
-            stalled=(*self._local_stalls(), *(replication if self._replication.is_slave else ())),
+            stalled=(
+                *self._local_stalls(),
+                *(replication if self._replication.is_slave else ()),
+                *filter(None, [self._upkeep_check().problem]),
+            ),
             tls_problem=self._tls_problem(),
             replication_problem=self._replication.problem(),
         )
 
     def _local_stalls(self) -> list[str]:
         return [*self._driver.health().stalled, *self.consumers.offsets.jobs.problems()]
+
+    def _upkeep_check(self) -> Check:
+        return upkeep_check(self.tasks, self._driver.tasks, *(server.tasks for server in self._servers))
 
     def _tls_problem(self) -> str:
         used = (self.config.listen.options.ssl, self.config.registration.ssl)
@@ -231,6 +238,7 @@ class Broker:
             Check("store", health.failure),
             Check("disk", hangs or "; ".join(self._local_stalls()) or None),
             Check("registration", unregistered),
+            self._upkeep_check(),
         ]
         if (slave_state := self._replication.slave_state()) is not None:
             refused = slave_state is HaClientState.REFUSED
@@ -277,7 +285,7 @@ class Broker:
         except BaseException:  # nothing may stay open
             await self.close()
             raise
-        self.tasks.spawn(self._save_offsets(), "offsets")
+        self.tasks.every(self.config.offset_interval_ms / 1000, self._save_tables, "save of tables")
 
     async def _restore_tables(self) -> None:
         """Reconcile the files of the config directory with the store, or report them. Raises StoreError."""
@@ -445,11 +453,6 @@ class Broker:
             self._sync.follow(address)
 
     # -- running ------------------------------------------------------------------------------
-
-    async def _save_offsets(self) -> None:
-        while True:
-            await asyncio.sleep(self.config.offset_interval_ms / 1000)
-            await self._save_tables()
 
     async def _save_tables(self) -> None:
         await self.topics.save()

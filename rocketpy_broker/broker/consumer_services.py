@@ -13,7 +13,7 @@ from rocketpy.errors import RocketError
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.headers import PullMessageRequestHeader
 from rocketpy.protocol.message.record import decode
-from rocketpy.runtime.tasks import Tasks
+from rocketpy.runtime.tasks import PeriodicCall, Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.client_calls import ClientCallHandler
@@ -31,7 +31,6 @@ from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.locks import QueueLocks
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
-from rocketpy_broker.services.periodic import PeriodicCalls
 from rocketpy_broker.services.runtime_info import DayTotals, runtime_info
 from rocketpy_broker.services.slices import Slices
 from rocketpy_broker.services.stats import SAMPLE_MS, BrokerStats, PutCounts
@@ -85,7 +84,7 @@ class ConsumerServices:
         self._days = DayTotals()
         self._calls = ClientCallHandler(store, topics, self.clients, self.offsets, broker_name=config.name)
         self._moved: dict[tuple[str, str, int], OffsetMovedEvent] = {}
-        self._sweeper = PeriodicCalls(tasks)
+        self._periodic: list[PeriodicCall] = []
         self._slices = Slices(tasks, _now_ms)
         self._host = bytes(8)
         expressions = ExpressionPolicy(config.consume)
@@ -150,9 +149,12 @@ class ConsumerServices:
     def start(self, host: bytes) -> None:
         """Start the timers of held pulls, clients and locks. host: address of the broker, as in records."""
         self._host = host
-        self._sweeper.every(_PULL_SWEEP_S, self._pull_handler.sweep)
-        self._sweeper.every(_CLIENT_SWEEP_S, self._sweep_clients)
-        self._sweeper.every(SAMPLE_MS / 1000, self._sample)
+        every = self._tasks.every
+        self._periodic = [
+            every(_PULL_SWEEP_S, self._pull_handler.sweep, "sweep of held pulls"),
+            every(_CLIENT_SWEEP_S, self._sweep_clients, "sweep of clients and locks"),
+            every(SAMPLE_MS / 1000, self._sample, "sampling of counters"),
+        ]
         self._sample()
 
     def arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
@@ -167,7 +169,8 @@ class ConsumerServices:
 
     def close(self) -> None:
         """Stop the timers."""
-        self._sweeper.close()
+        for call in self._periodic:
+            call.stop()
 
     def runtime_info(self) -> dict[str, str]:
         """Return the runtime information for operators."""

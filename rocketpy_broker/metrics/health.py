@@ -38,6 +38,12 @@ def task_check(tasks: Tasks) -> Check:
     return Check("tasks", None if tasks.failure is None else str(tasks.failure))
 
 
+def upkeep_check(*components: Tasks) -> Check:
+    """Return the check for periodic calls that failed last time, for example because of a bug."""
+    texts = [text for tasks in components for text in tasks.failing.values()]
+    return Check("upkeep", "; ".join(texts) or None)
+
+
 def _page(checks: Sequence[Check]) -> Page:
     lines = [
         f"[+]{check.name} ok" if check.problem is None else f"[-]{check.name} failed: {check.problem}"

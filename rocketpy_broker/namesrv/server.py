@@ -48,13 +48,13 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.message.checksum import crc32
 from rocketpy.protocol.remoting.acl import ACCESS_KEY
 from rocketpy.protocol.remoting.command import Command
-from rocketpy.runtime.tasks import Tasks, close_all
+from rocketpy.runtime.tasks import PeriodicCall, Tasks, close_all
 from rocketpy.transport import Address, Channel, Server, TlsFiles, serve
 from rocketpy_broker.broker.open_files import fit_namesrv_open_files_limit
 from rocketpy_broker.config.live import namesrv_live_config
 from rocketpy_broker.config.model import NamesrvConfig
 from rocketpy_broker.handlers.base import FAQ, Rejected, error_response, respond_later, update_settings
-from rocketpy_broker.metrics.health import Check, probe_server, task_check
+from rocketpy_broker.metrics.health import Check, probe_server, task_check, upkeep_check
 from rocketpy_broker.namesrv.kv_config import KvChange, KvConfig
 from rocketpy_broker.namesrv.registration_checks import check_registration
 from rocketpy_broker.namesrv.route_table import BrokerIdentity, RouteTable
@@ -90,7 +90,7 @@ class NameServer:
         self._server: Server | None = None
         self.memory: Final = self.config.listen.options.memory_budget()
         """Memory of its connections."""
-        self._scan: asyncio.TimerHandle | None = None
+        self._scan: PeriodicCall | None = None
         self.tasks = Tasks("the name server")
         self._access = create_access_guard(self.config.listen, NAMESRV_CALLERS, self.tasks)
         kv_path = self.config.kv_config_path
@@ -154,7 +154,7 @@ class NameServer:
                 f"{listen.address} is in use, perhaps by another name server: stop that, or set an address "
                 "with --listen HOST:PORT or listenPort",
             ) from None
-        self._schedule_scan()
+        self._scan = self.tasks.every(self.config.scan_interval_ms / 1000, self._drop_silent, "broker scan")
         self.phase = None
         log.info("name server at %s", self.address)
 
@@ -162,13 +162,14 @@ class NameServer:
         """Stop the server. Brokers and clients continue with the routes that they have."""
         self.phase = "stopping: connections"
         if self._scan is not None:
-            self._scan.cancel()
+            self._scan.stop()
         await close_all(self._access, self.tasks, self._server, self.http)
         self.phase = "closed"
 
     def readiness(self) -> list[Check]:
         """Return the checks of /readyz."""
-        return [Check("serving", self.phase), task_check(self.tasks)]
+        parts = [] if self._server is None else [self._server.tasks]
+        return [Check("serving", self.phase), task_check(self.tasks), upkeep_check(self.tasks, *parts)]
 
     @property
     def tls_problem(self) -> str:
@@ -219,9 +220,6 @@ class NameServer:
     def _now_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
 
-    def _schedule_scan(self) -> None:
-        self._scan = self.tasks.call_later(self.config.scan_interval_ms / 1000, self._drop_silent)
-
     def _drop_silent(self) -> None:
         expired_ms = self.config.broker_expired_ms
         for broker in self.routes.drop_inactive(self._now_ms(), expired_ms):
@@ -231,7 +229,6 @@ class NameServer:
             )  # fmt: skip
             if isinstance(broker.channel, Channel):
                 broker.channel.close()
-        self._schedule_scan()
 
     # -- requests of brokers -------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from rocketpy.protocol.remoting.acl import (
     signed_content_v2,
 )
 from rocketpy.protocol.remoting.command import Command
-from rocketpy.runtime.tasks import Tasks
+from rocketpy.runtime.tasks import PeriodicCall, Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import ListenConfig
 from rocketpy_broker.security.access_file import AccessStore
@@ -47,7 +47,6 @@ from rocketpy_broker.security.required_rights import (
     has_rule,
     required_rights,
 )
-from rocketpy_broker.services.periodic import PeriodicCalls
 from rocketpy_broker.store.files.disk import Clock, system_clock
 
 log = logging.getLogger("rocketpy.broker.access")
@@ -88,7 +87,7 @@ class AccessGuard:
         """Account that signed the last accepted request of each connection."""
         self._unsigned_s = unsigned_timeout_ms / 1000
         self._unauthenticated: dict[Channel, asyncio.TimerHandle] = {}
-        self._sweeper = PeriodicCalls(self.tasks)
+        self._reloading: PeriodicCall | None = None
 
     def connect(self, lookups: BrokerLookups) -> None:
         """Check requests against the records and clients of a broker from now on."""
@@ -97,11 +96,12 @@ class AccessGuard:
     def start(self) -> None:
         """Read the rules now and whenever their file changes. Raises ConfigInvalid."""
         self.store.load()
-        self._sweeper.every(_RELOAD_S, self.store.reload_changed)
+        self._reloading = self.tasks.every(_RELOAD_S, self.store.reload_changed, "reload of access rules")
 
     def close(self) -> None:
         """Stop checking for changes of the file."""
-        self._sweeper.close()
+        if self._reloading is not None:
+            self._reloading.stop()
 
     def opened(self, channel: Channel) -> None:
         """Start the timer of a new connection."""

@@ -302,7 +302,7 @@ async def test_a_bug_that_ends_background_work_is_counted(cluster: EmbeddedClust
         Producer("p", cluster.namesrv_address, telemetry=recorder.telemetry()) as producer,
         consumer,
     ):
-        await kill("offsets", consumer.member.tasks)
+        await kill("commit of offsets", consumer.member.tasks)
         await kill("heartbeat", consumer.member.client.tasks)
         member = consumer.member
         await until(lambda: member.tasks.failure and member.client.tasks.failure and not producer.health().ok)

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rocketpy.client.instance import ClientInstance
@@ -40,7 +40,7 @@ from rocketpy.protocol.bodies import ConsumerData, MessageQueue, SubscriptionDat
 from rocketpy.protocol.message import properties as names
 from rocketpy.results import QueueState
 from rocketpy.runtime.rate_limited_log import RateLimitedLog, abbreviate
-from rocketpy.runtime.tasks import Tasks, subtask
+from rocketpy.runtime.tasks import PeriodicCall, Tasks, subtask
 
 log: Final = logging.getLogger("rocketpy.consumer")
 
@@ -105,7 +105,9 @@ class GroupMember:
         self.stores_offsets: Final = stores_offsets
         self._span_max = span_max
         self._retry_topic = retry_topic(self.group)
-        self._rebalance_wanted = asyncio.Event()
+        self._has_joined = False
+        self._rebalancing: PeriodicCall | None = None
+        self._rebalance_soon_ms = _REBALANCE_SOON_MS
         self._limited_log = RateLimitedLog(log)
         self._illegal_offset_backoff = OffsetMoveBackoff()
         self._acquiring: dict[MessageQueue, asyncio.Future[None]] = {}
@@ -154,13 +156,15 @@ class GroupMember:
             self.subscribe(self._retry_topic, ALL)
         if wait:
             await self._join()
-        self.tasks.spawn(self._rebalance_loop(joined=wait), "rebalance")
+            self._has_joined = True
+        every, interval_s = self.tasks.every, self.config.rebalance_interval_ms / 1000
+        self._rebalancing = every(interval_s, self._rebalance_periodically, "rebalance", first_s=0)
         if self.stores_offsets:
-            self.every(self.config.persist_interval_ms, self.persist, "offsets")
-        self.every(SAMPLE_MS, self._sample, "rates")
-        self.every(self.config.rebalance_interval_ms, self._conflicts.run, "conflicts")
+            every(self.config.persist_interval_ms / 1000, self.persist, "commit of offsets")
+        every(SAMPLE_MS / 1000, self._sample, "sampling of rates")
+        every(interval_s, self._conflicts.run, "comparison of members")
         if not self.broadcasting:
-            self.every(LOCK_CHECK_MS, self.locks.renew_due, "locks")
+            every(LOCK_CHECK_MS / 1000, self.locks.renew_due, "renewal of locks")
 
     async def _join(self) -> None:
         for topic in list(self.subscriptions):
@@ -168,11 +172,6 @@ class GroupMember:
         for topic in list(self.subscriptions):
             await self._check_filter(topic)
         await self.client.heartbeat()
-
-    async def _join_later(self) -> None:
-        """Join in the background."""
-        with contextlib.suppress(BrokerError):  # a rejected filter is logged, and shown by `problems`
-            await self._join()
 
     async def close(self) -> Sequence[object]:
         """Stop pulling, wait for handlers, commit offsets, unlock queues and end the tasks.
@@ -215,16 +214,6 @@ class GroupMember:
             log.warning(text, self.group, timeout_s, abbreviate(self.consume_service.in_progress()))
         return await ending
 
-    def every(self, interval_ms: int, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
-        """Call `work` every `interval_ms` in a task, until the member is closed."""
-
-        async def run() -> None:
-            while True:
-                await asyncio.sleep(interval_ms / 1000)
-                await work()
-
-        return self.tasks.spawn(run(), name)
-
     def pause(self) -> None:
         """Stop pulling."""
         self.context.paused = True
@@ -244,7 +233,7 @@ class GroupMember:
         """Return a text for everything that does not succeed, and for conflicts with other members."""
         return [*self.watch.problems(), *self._conflicts.problems]
 
-    async def _sample(self) -> None:
+    def _sample(self) -> None:
         self.stats.sample(self.client.now_ms())
 
     def describe(self) -> ConsumerData:
@@ -327,36 +316,28 @@ class GroupMember:
 
     def rebalance_soon(self) -> None:
         """Rebalance soon: the group, a subscription or a route has changed."""
-        self._rebalance_wanted.set()
+        if self._rebalancing is not None:
+            self._rebalancing.wake()
 
-    async def _rebalance_loop(self, *, joined: bool) -> None:
-        if not joined:
-            await self._join_later()
+    async def _rebalance_periodically(self) -> float:
+        """Join first if `start` did not, then rebalance. Returns the pause before the next rebalance in s."""
+        if not self._has_joined:
+            with contextlib.suppress(BrokerError):  # a rejected filter is logged, and shown by `problems`
+                await self._join()
+            self._has_joined = True
+        complete = await self.rebalance() if self.is_rebalanced and not self.closing else True
         usual_ms = self.config.rebalance_interval_ms
-        soon_ms = _REBALANCE_SOON_MS
-        while True:
-            self._rebalance_wanted.clear()
-            complete = True
-            if self.is_rebalanced and not self.closing:
-                try:
-                    complete = await self.rebalance()
-                except InvariantError:
-                    raise
-                except Exception:  # a strategy of the application may raise: the assignment stays as it is
-                    log.exception("group %s could not be rebalanced", self.group)
-                    complete = False
-            wait_ms = usual_ms if complete else min(soon_ms, usual_ms)
-            if self._handover.is_waiting:
-                wait_ms = min(wait_ms, _HANDOVER_MS)
-            soon_ms = _REBALANCE_SOON_MS if complete else 2 * wait_ms
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_ms / 1000):
-                    await self._rebalance_wanted.wait()
+        wait_ms = usual_ms if complete else min(self._rebalance_soon_ms, usual_ms)
+        if self._handover.is_waiting:
+            wait_ms = min(wait_ms, _HANDOVER_MS)
+        self._rebalance_soon_ms = _REBALANCE_SOON_MS if complete else 2 * wait_ms
+        return wait_ms / 1000
 
     async def rebalance(self) -> bool:
         """Revoke and acquire queues as the strategy computes.
 
-        Returns False if a lookup failed or a queue was not acquired; the caller repeats the rebalance then.
+        Returns False if a lookup or the strategy failed or a queue was not acquired; the caller repeats the
+        rebalance then.
         """
         complete = True
         changed = False
@@ -379,9 +360,13 @@ class GroupMember:
         away = await self._find_away(topic) if queues is not None else set[MessageQueue]()
         try:
             changes = self._rebalance.changes(topic, queues, members, self.pullers.keys() - away)
-        except Exception as error:  # raised again: the application's code
-            self.watch.strategy_failed(topic, error)
+        except InvariantError:
             raise
+        except Exception as error:  # noqa: BLE001 - application code: its topic keeps its queues
+            self.watch.strategy_failed(topic, error)
+            text = "group %s: the strategy has allocated no queues of topic %s"
+            self._limited_log.exception(f"strategy {topic}", text, self.group, topic)
+            return False, False
         if queues is not None and complete:
             self.watch.topic_assigned(topic, queues, changes.assigned)
         for queue in changes.revoked:

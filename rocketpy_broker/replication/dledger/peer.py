@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from rocketpy.errors import DiskFull, InvariantError, NotEnoughReplicas, NotLeader, RocketError, StoreError
-from rocketpy.runtime.tasks import Tasks, close_all
+from rocketpy.runtime.tasks import PeriodicCall, Tasks, close_all
 from rocketpy.transport import Address, Channel, ChannelOptions, Server, serve
 from rocketpy_broker.replication.dledger.authentication import PeerAuthenticator, authenticate
 from rocketpy_broker.replication.dledger.core.entry import Entry
@@ -163,7 +163,8 @@ class Peer:
         self._listener = listener
         self._server: Server | None = None
         self._thread: DiskThread | None = None
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._periodic: list[PeriodicCall] = []
+        self._stall_timer: asyncio.TimerHandle | None = None
         self._process_handle: asyncio.Handle | None = None
         self._is_storing = False
         self._tasks = Tasks(f"peer {settings.self_id}", self._fail_with)
@@ -171,7 +172,6 @@ class Peer:
         if settings.secret or allowed_names:
             authenticator = PeerAuthenticator(settings, allowed_names, self._tasks)
         self._endpoint = RaftEndpoint(self._step, self.process_ready, authenticator)
-        self._checkpoint_task: asyncio.Task[None] | None = None
         self._preallocation_task: asyncio.Task[None] | None = None
         self._is_flushing = False
         self._stalled: Ready | None = None
@@ -213,10 +213,14 @@ class Peer:
         self._is_running = True
         self._server = await serve(self._listen, self._endpoint, self._listen_options, self._tasks.fail_with)
         self._tick()
-        self._call_later("checkpoint", _CHECKPOINT_S, self._save_checkpoint)
+        every = self._tasks.every
+        self._periodic = [
+            every(_TICK_S, self._tick, "tick"),
+            every(_CHECKPOINT_S, self._save_checkpoint, "save of the checkpoint"),
+        ]
         if not self._flushes:
             log.warning("peer %s acknowledges entries before they are flushed", settings.self_id)
-            self._call_later("flush", _FLUSH_S, self._flush_periodically)
+            self._periodic.append(every(_FLUSH_S, lambda: self._guard(self._flush_periodically), "flush"))
 
     async def _authenticate(self, channel: Channel, peer: str) -> None:
         settings = self.settings
@@ -235,13 +239,11 @@ class Peer:
 
     def _stop(self) -> None:
         self._is_running = False
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        for periodic in self._periodic:
+            periodic.stop()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
         self._cancel_processing()
-
-    def _call_later(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
-        self._timers[name] = self._tasks.call_later(delay_s, callback)
 
     def _guard(self, step: Callable[[], None]) -> bool:
         """Run a step. An exception stops the peer, and False is returned."""
@@ -313,7 +315,7 @@ class Peer:
             self._leader_changes,
             self.lags,
             {follower.peer: int(follower.lag_ms(end, now_ms)) for follower in self._node.followers},
-            "" if problem is None else str(problem) or repr(problem),
+            "; ".join(self._tasks.failing.values()) if problem is None else str(problem) or repr(problem),
             self._node.silent_peers(now_ms),
         )
 
@@ -361,7 +363,6 @@ class Peer:
         return self._loop.time() * 1000
 
     def _tick(self) -> None:
-        self._call_later("tick", _TICK_S, self._tick)
         self._step(Tick())
         self.process_ready()
 
@@ -495,7 +496,7 @@ class Peer:
             log.error("peer %s pauses until its disk has free space: %s", self.settings.self_id, error)
         self.disk_full = error
         self._stalled = ready
-        self._call_later("stall", _DISK_FULL_RETRY_S, self._retry_stalled)
+        self._stall_timer = self._tasks.call_later(_DISK_FULL_RETRY_S, self._retry_stalled)
 
     def _retry_stalled(self) -> None:
         ready, self._stalled = self._stalled, None
@@ -526,13 +527,10 @@ class Peer:
 
     # -- periodic work ------------------------------------------------------------------------
 
-    def _save_checkpoint(self) -> None:
+    async def _save_checkpoint(self) -> None:
         """Save the committed index, so that a restarted peer can serve reads up to it immediately."""
-        self._call_later("checkpoint", _CHECKPOINT_S, self._save_checkpoint)
-        if self._checkpoint() != self._saved and (
-            self._checkpoint_task is None or self._checkpoint_task.done()
-        ):
-            self._checkpoint_task = self._tasks.spawn(self._save(self._checkpoint()), "checkpoint")
+        if self._checkpoint() != self._saved:
+            await self._save(self._checkpoint())
 
     def _checkpoint(self) -> LedgerCheckpoint:
         return LedgerCheckpoint(self.committed_index, self._ledger.end_index)
@@ -547,7 +545,6 @@ class Peer:
 
     def _flush_periodically(self) -> None:
         """Flush in the background; used only with `flush` off."""
-        self._call_later("flush", _FLUSH_S, self._flush_periodically)
         if self._is_unflushed and not self._is_flushing:
             plan = self._plan_flush()
 

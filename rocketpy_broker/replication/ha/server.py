@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
-from rocketpy.runtime.tasks import Tasks
+from rocketpy.runtime.tasks import PeriodicCall, Tasks
 from rocketpy.transport import (
     Address,
     ChannelOptions,
@@ -70,7 +70,7 @@ class HaServer:
         self._unjoined = PendingConnections[_SlaveConnection](_UNJOINED_MAX, self._evict)
         self._listener: Listener | None = None
         self._poll: asyncio.Handle | None = None
-        self._ticker: asyncio.TimerHandle | None = None
+        self._ticker: PeriodicCall | None = None
 
     @property
     def address(self) -> Address | None:
@@ -83,13 +83,14 @@ class HaServer:
         options = replace(options, frame_timeout_ms=tls_timeout_ms)
         self._unjoined.limit = max(_UNJOINED_MIN, min(_UNJOINED_MAX, options.max_connections // 4))
         self._listener = await listen_raw(address, lambda: _SlaveConnection(self), options)
-        self._tick()
+        self._ticker = self.tasks.every(_TICK_S, self._tick, "HA heartbeats", first_s=0)
 
     async def close(self) -> None:
         """Stop listening, and disconnect every slave."""
-        for handle in (self._poll, self._ticker):
-            if handle is not None:
-                handle.cancel()
+        if self._poll is not None:
+            self._poll.cancel()
+        if self._ticker is not None:
+            self._ticker.stop()
         if self._listener is not None:
             await self._listener.close()
         self.disconnect()
@@ -111,7 +112,6 @@ class HaServer:
 
     def _tick(self) -> None:
         """Send heartbeats, and close connections that were silent for too long."""
-        self._ticker = self.tasks.call_later(_TICK_S, self._tick)
         for connection in self._unjoined:
             connection.poll()
         self._poll_slaves()

@@ -9,7 +9,6 @@ registered in several requests; 4.6.0 sends one, which may exceed the limit of a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -39,7 +38,7 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy.protocol.message.checksum import crc32
 from rocketpy.protocol.remoting.command import Command
-from rocketpy.runtime.tasks import Tasks
+from rocketpy.runtime.tasks import PeriodicCall, Tasks
 from rocketpy.transport import Address, Channel, ChannelOptions, ClientOnlyEndpoint, connect
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.services.cluster.remoting_client import rejection
@@ -77,7 +76,10 @@ class _NameServerState(ClientOnlyEndpoint):
 
     address: Address
     channel: Channel | None = None
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    registering: PeriodicCall | None = None
+    """The periodic registration, after the first one."""
+    is_woken: bool = False
+    """Whether to register again before the period is over."""
     unsent: dict[str, TopicConfig] = field(default_factory=dict)
     """Topics that have changed since the last acknowledged registration."""
     changes: set[int] = field(default_factory=set)
@@ -106,7 +108,13 @@ class _NameServerState(ClientOnlyEndpoint):
         """Register again immediately, since the name server removes a broker when its connection ends."""
         self.channel = None
         self.is_registered = False
-        self.wake.set()
+        self.wake()
+
+    def wake(self) -> None:
+        """Register as soon as possible; after a failure, at the next attempt."""
+        self.is_woken = True
+        if self.registering is not None and not self.failures:
+            self.registering.wake()
 
 
 @dataclass(eq=False)
@@ -130,7 +138,6 @@ class Registrar:
         self._servers = [_NameServerState(namesrv) for namesrv in self.config.registration.namesrv]
         credentials = self.config.registration.credentials
         self._signer = None if credentials is None else credentials.signer()
-        self._running: list[asyncio.Task[None]] = []
         self._changes = 0
         """Number of changes so far: of topics created, changed or deleted."""
         self._progress = asyncio.Event()
@@ -149,10 +156,13 @@ class Registrar:
                 self.config.name,
             )
         await asyncio.gather(*(self._register_or_log(server) for server in self._servers))
-        self._running = [
-            self.tasks.spawn(self._keep_registered(server), f"registration at {server.address}")
-            for server in self._servers
-        ]
+        for server in self._servers:
+            server.registering = self.tasks.every(
+                self.config.registration.period_ms / 1000,
+                partial(self._register_or_log, server),
+                f"registration at {server.address}",
+                first_s=0 if server.is_woken and not server.failures else self._pause_s(server),
+            )
         if self.broker_id < 0:
             delay_s = self.config.registration.roleless_ms / 1000
             self._timer = self.tasks.call_later(delay_s, self._register_roleless)
@@ -172,7 +182,7 @@ class Registrar:
         self.broker_id = broker_id
         for server in self._servers:
             server.is_registered = False
-            server.wake.set()
+            server.wake()
 
     async def movable_topics(self) -> frozenset[str]:
         """Return the topics that producers can also send to at the master of another broker.
@@ -271,7 +281,7 @@ class Registrar:
     @staticmethod
     def _queue_topics(server: _NameServerState, changed: Mapping[str, TopicConfig]) -> None:
         server.unsent.update({name: topic for name, topic in changed.items() if name not in server.unsent})
-        server.wake.set()
+        server.wake()
 
     async def wait_registered(self) -> None:
         """Wait until the reachable name servers have accepted every change so far, for at most a second.
@@ -314,38 +324,32 @@ class Registrar:
         """Unregister at the reachable name servers."""
         if self._timer is not None:
             self._timer.cancel()
-        await self.tasks.cancel(*self._running)
+        registering = [server.registering for server in self._servers]
+        await self.tasks.cancel(*(call.task for call in registering if call is not None))
         await asyncio.gather(*(self._unregister(server) for server in self._servers))
 
     # -- one name server ----------------------------------------------------------------------
 
-    async def _keep_registered(self, server: _NameServerState) -> None:
-        while True:
-            await self._pause(server)
-            await self._register_or_log(server)
+    @staticmethod
+    def _pause_s(server: _NameServerState) -> float | None:
+        """Return the pause before the next attempt after a failure; None for the usual period."""
+        return _RETRY_S[min(server.failures, len(_RETRY_S)) - 1] if server.failures else None
 
-    async def _pause(self, server: _NameServerState) -> None:
-        """Wait for the next period or an earlier reason to register; after a failure, for the retry."""
-        if server.failures:
-            await asyncio.sleep(_RETRY_S[min(server.failures, len(_RETRY_S)) - 1])
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.config.registration.period_ms / 1000):
-                await server.wake.wait()
-
-    async def _register_or_log(self, server: _NameServerState) -> None:
-        server.wake.clear()
+    async def _register_or_log(self, server: _NameServerState) -> float | None:
+        """Register, and return the pause before the next registration."""
+        server.is_woken = False
         if self.broker_id < 0 and not self._may_be_roleless:
-            return
+            return self._pause_s(server)
         try:
             await self._register(server)
         except RocketError as error:
             self._progress.set()
             self._note_failure(server, error)
-            return
+            return self._pause_s(server)
         if server.failures:
             log.warning("registered at name server %s after %d failures", server.address, server.failures)
         server.failures, server.problem, server.is_stale = 0, None, False
+        return None
 
     @staticmethod
     def _note_failure(server: _NameServerState, error: RocketError) -> None:

@@ -7,8 +7,6 @@ own. So it copies a reset, and keeps newer commits (apache/rocketmq #1094).
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
@@ -22,7 +20,7 @@ from rocketpy.protocol.bodies import (
 )
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.runtime.progress import Jobs
-from rocketpy.runtime.tasks import Tasks
+from rocketpy.runtime.tasks import PeriodicCall, Tasks
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.config.model import RegistrationConfig
 from rocketpy_broker.services.cluster.remoting_client import RemotingClient
@@ -69,9 +67,8 @@ class SlaveSync:
         # Name servers return addresses without a scheme; if all of them use TLS, brokers use it too.
         servers = self.registration.namesrv
         self._uses_tls = bool(servers) and all(server.scheme == "tls" for server in servers)
-        self._has_master = asyncio.Event()
         self._master: RemotingClient | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._copying: PeriodicCall | None = None
         self._dropped_until = 0
         """End of the records whose deletion has been applied."""
         self.problem = ""
@@ -86,52 +83,50 @@ class SlaveSync:
         if self._master is None or parsed != self._master.address:
             self._disconnect()
             self._master = RemotingClient(parsed, self._credentials, self._options)
-            self._has_master.set()
+            if self._copying is not None:
+                self._copying.wake()
 
     def unfollow(self) -> None:
         """Stop copying until the next `follow`."""
-        self._has_master.clear()
         self._disconnect()
         self._master = None
 
     def start(self) -> None:
         """Start copying periodically."""
-        self._task = self.tasks.spawn(self._run(), "copy of topics and offsets")
+        self._copying = self.tasks.every(self.interval_ms / 1000, self._copy, _COPY, first_s=0)
 
     async def close(self) -> None:
         """Stop copying."""
-        await self.tasks.cancel(self._task)
-        self._task = None
+        if self._copying is not None:
+            await self.tasks.cancel(self._copying.task)
+            self._copying = None
         self._disconnect()
 
     def _disconnect(self) -> None:
         if self._master is not None:
             self._master.close()
 
-    async def _run(self) -> None:
-        while True:
-            while not self._has_master.is_set():
-                self.jobs.ended(_COPY, RouteNotFound("no master is known"))
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self.interval_ms / 1000):
-                        await self._has_master.wait()
-            try:
-                if self.may_sync():
-                    await self.sync_all()
-                    self.problem = ""
-                    self.jobs.ended(_COPY)
-            except RocketError as error:
-                self.jobs.ended(_COPY, error)
-                level = logging.DEBUG if self.problem else logging.WARNING
-                self.problem = str(error)
-                log.log(
-                    level,
-                    "cannot copy topics, groups and offsets from master %s, trying again: %s",
-                    self._master and self._master.address,
-                    error,
-                )
-                self._disconnect()
-            await asyncio.sleep(self.interval_ms / 1000)
+    async def _copy(self) -> None:
+        master = self._master
+        if master is None:
+            self.jobs.ended(_COPY, RouteNotFound("no master is known"))
+            return
+        try:
+            if self.may_sync():
+                await self.sync_all()
+                self.problem = ""
+                self.jobs.ended(_COPY)
+        except RocketError as error:
+            self.jobs.ended(_COPY, error)
+            level = logging.DEBUG if self.problem else logging.WARNING
+            self.problem = str(error)
+            log.log(
+                level,
+                "cannot copy topics, groups and offsets from master %s, trying again: %s",
+                master.address,
+                error,
+            )
+            self._disconnect()
 
     async def sync_all(self) -> None:
         """Copy all tables once, if a master is known.

@@ -16,7 +16,7 @@ from typing import Final
 from rocketpy.errors import StoreError
 from rocketpy.protocol.bodies import DelayOffsetSerializeWrapper
 from rocketpy.protocol.message.delays import DelayLevels
-from rocketpy.runtime.tasks import Tasks
+from rocketpy.runtime.tasks import PeriodicCall, Tasks
 from rocketpy_broker.services.delay.queues import DelayQueues
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.busy import StoreBusy
@@ -61,7 +61,7 @@ class DelayService:
         """Whether `load` used the `.bak`, so that messages delivered since are found again."""
         self._saved: dict[int, int] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._saving: asyncio.Task[None] | None = None
+        self._saving: PeriodicCall | None = None
         self.on_delivered: Callable[[], None] = self.driver.schedule_dispatch
         """Called after messages were delivered to their real topics, to dispatch them."""
 
@@ -95,7 +95,7 @@ class DelayService:
 
     def start(self) -> None:
         """Start delivering due messages."""
-        self._saving = self.tasks.spawn(self._save_periodically(), "delay offsets")
+        self._saving = self.tasks.every(self.interval_ms / 1000, self._save, "save of delay offsets")
         self._wake_at(self.clock())
 
     def offsets(self) -> dict[int, int]:
@@ -132,7 +132,7 @@ class DelayService:
         """
         if self._saving is None:
             return
-        await self.tasks.cancel(self._saving)
+        await self.tasks.cancel(self._saving.task)
         self._saving = None
         if self._timer is not None:
             self._timer.cancel()
@@ -144,7 +144,7 @@ class DelayService:
 
     def _wake_at(self, due_ms: int) -> None:
         """Set the timer to `due_ms` or earlier. Does nothing before `start` and after `close`."""
-        if self._saving is None or self._saving.done():
+        if self._saving is None or self._saving.task.done():
             return
         loop = asyncio.get_running_loop()
         when = loop.time() + min(max(due_ms - self.clock(), 0), _TIMER_MAX_MS) / 1000
@@ -174,11 +174,6 @@ class DelayService:
             self._wake_at(due_ms)
 
     # -- saving -------------------------------------------------------------------------------
-
-    async def _save_periodically(self) -> None:
-        while True:
-            await asyncio.sleep(self.interval_ms / 1000)
-            await self._save()
 
     async def _save(self) -> None:
         """Flush the delivered messages, then save the offsets, so that power loss cannot lose a message."""

@@ -22,7 +22,7 @@ from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.message_id import message_id
 from rocketpy.protocol.message.record import Record, encode
 from rocketpy.protocol.remoting.command import Command
-from rocketpy.runtime.tasks import Tasks
+from rocketpy.runtime.tasks import PeriodicCall, Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import TransactionConfig
 from rocketpy_broker.services.delay.topic_rewrite import CHECK_MAX_TOPIC, HALF_TOPIC, copy_to, real_queue
@@ -75,34 +75,32 @@ class TransactionChecker:
     clock: Clock = system_clock
 
     def __post_init__(self) -> None:
-        self._interval_s = self.config.check_interval_ms / 1000
         self._turn = 0
         self._unsent: Counter[str] = Counter()
         """Number of checks in this round for which no producer was online, by group."""
-        self._task: asyncio.Task[None] | None = None
+        self._checking: PeriodicCall | None = None
 
     def start(self) -> None:
         """Start the periodic checks."""
-        self._task = self.tasks.spawn(self._check_periodically(), "transaction check")
+        interval_s = self.config.check_interval_ms / 1000
+        self._checking = self.tasks.every(interval_s, self._check_periodically, "check of transactions")
 
     async def close(self, *, saves: bool = True) -> None:
         """Stop checking, and save the progress; see `DelayService.close`. The store must still be open."""
-        if self._task is None:
+        if self._checking is None:
             return
-        await self.tasks.cancel(self._task)
-        self._task = None
+        await self.tasks.cancel(self._checking.task)
+        self._checking = None
         if saves:
             await self._save_progress()
 
     async def _check_periodically(self) -> None:
-        while True:
-            await asyncio.sleep(self._interval_s)
-            try:
-                await self.check()
-                self.driver.jobs.ended("check of transactions")
-            except StoreError as error:
-                self.driver.jobs.ended("check of transactions", error)
-                log.error("cannot check transactions: %s", error)
+        try:
+            await self.check()
+            self.driver.jobs.ended("check of transactions")
+        except StoreError as error:
+            self.driver.jobs.ended("check of transactions", error)
+            log.error("cannot check transactions: %s", error)
 
     async def check(self) -> None:
         """Check every open transaction, the oldest first. Raises StoreError."""

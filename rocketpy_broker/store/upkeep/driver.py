@@ -14,12 +14,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar, TypeVarTuple
 
 from rocketpy.errors import FlushFailed, RocketError, StoreError
 from rocketpy.runtime.progress import Jobs
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
-from rocketpy.runtime.tasks import Tasks
+from rocketpy.runtime.tasks import PeriodicCall, Tasks
 from rocketpy_broker.store.busy import Reason
 from rocketpy_broker.store.log.flush import FlushPlan, flush_failure
 from rocketpy_broker.store.log.message_log import RecoveryReport
@@ -84,6 +85,10 @@ class StoreDriver:
         self.tasks = Tasks("the store", self._task_failed)
         self._is_running = False
         self._stopping = asyncio.Event()
+        self._periodic: list[PeriodicCall] = []
+        self._monitored_s = 0.0
+        """When the last call of `_monitor` ended."""
+        self._sampled_s = 0.0
         self._flush_lock = asyncio.Lock()
         self._dispatch_handle: asyncio.Handle | None = None
         self._dispatches_next_turn = False
@@ -123,13 +128,19 @@ class StoreDriver:
         except BaseException:  # a cancelled start must end its threads, too
             self._shut_executors()
             raise
-        flush = self.store.config.flush
+        config = self.store.config
+        log_s = config.flush.commit_log_interval_ms / 1000
+        queue_s = config.flush.consume_queue_interval_ms / 1000
+        monitor_s = self.store.overload_detector.interval_ms / 1000
         self._is_running = True
-        spawn = self.tasks.spawn
-        spawn(self._flush_periodically(flush.commit_log_interval_ms, thorough=False), "flush of the log")
-        spawn(self._flush_periodically(flush.consume_queue_interval_ms, thorough=True), "flush of all files")
-        spawn(self._clean_periodically(), "retention")
-        spawn(self._monitor(), "monitor")
+        self._monitored_s = self._sampled_s = self._loop.time()
+        every = self.tasks.every
+        self._periodic = [
+            every(log_s, partial(self._flush_periodically, log_s, thorough=False), "flush of the log"),
+            every(queue_s, partial(self._flush_periodically, queue_s, thorough=True), "flush of all files"),
+            every(config.retention.interval_ms / 1000, self._clean_periodically, "retention"),
+            every(monitor_s, partial(self._monitor, self._loop.time, monitor_s), "monitor"),
+        ]
         return report
 
     async def close(self) -> None:
@@ -138,6 +149,8 @@ class StoreDriver:
         A store that has failed is closed without a last flush; the next start recovers it.
         """
         self._stopping.set()
+        for periodic in self._periodic:
+            periodic.stop()
         was_running, self._is_running = self._is_running, False
         if self._dispatch_handle is not None:
             self._dispatch_handle.cancel()
@@ -240,33 +253,26 @@ class StoreDriver:
 
     # -- monitoring ------------------------------------------------------------------------------
 
-    async def _monitor(self) -> None:
+    def _monitor(self, clock: Callable[[], float], interval_s: float) -> None:
         """Measure the delay of the loop, report a failed store, and sample the counters every second."""
-        store, interval_ms = self.store, self.store.overload_detector.interval_ms
-        clock = asyncio.get_running_loop().time
-        sampled = clock()
-        while True:
-            due = clock() + interval_ms / 1000
-            if await self._stops_within(interval_ms):
-                return
-            now = clock()
-            store.reject(Reason.BUSY, store.overload_detector.sample((now - due) * 1000))
-            self._report_failure()  # a failed write does not report itself
-            if now - sampled >= 1:
-                sampled = now
-                store.stats.sample(store.clock())
+        store, now_s = self.store, clock()
+        delay_s = now_s - self._monitored_s - interval_s
+        store.reject(Reason.BUSY, store.overload_detector.sample(delay_s * 1000))
+        self._report_failure()  # a failed write does not report itself
+        if now_s - self._sampled_s >= 1:
+            self._sampled_s = now_s
+            store.stats.sample(store.clock())
+        self._monitored_s = clock()
 
     # -- retention -------------------------------------------------------------------------------
 
     async def _clean_periodically(self) -> None:
-        retention = self.store.config.retention
-        while not await self._stops_within(retention.interval_ms):
-            try:
-                await self.clean(pause_ms=retention.file_pause_ms)
-                self.jobs.ended("deletion of expired files")
-            except StoreError as error:
-                self.jobs.ended("deletion of expired files", error)
-                logger.error("cannot delete expired files, trying again at the next check: %s", error)
+        try:
+            await self.clean(pause_ms=self.store.config.retention.file_pause_ms)
+            self.jobs.ended("deletion of expired files")
+        except StoreError as error:
+            self.jobs.ended("deletion of expired files", error)
+            logger.error("cannot delete expired files, trying again at the next check: %s", error)
 
     async def clean(self, *, pause_ms: int = 0) -> int:
         """Delete the files that have expired. Raises StoreError if a deletion failed.
@@ -414,25 +420,20 @@ class StoreDriver:
         finally:
             self._saving_flushed_offset = None
 
-    async def _flush_periodically(self, interval_ms: int, *, thorough: bool) -> None:
-        while self.store.failure is None:
-            if await self._stops_within(interval_ms):
-                return
-            if not thorough and self._can_skip_flush():
-                continue
-            what = "flush of queues and index" if thorough else "flush"
-            try:
-                # If a file could not be created here, the flush tries it again, and reports the error.
-                new_files = thorough and not await self._make_queue_files()
-                await self._flush(thorough=thorough, new_files=new_files)
-                self.jobs.ended(what)
-            except FlushFailed:
-                return  # final; `_report_failure` reported it
-            except StoreError as error:
-                self.jobs.ended(what, error)
-                self._limited_log.error(
-                    what, "%s failed, trying again in %d ms: %s", what, interval_ms, error
-                )
+    async def _flush_periodically(self, interval_s: float, *, thorough: bool) -> None:
+        if self.store.failure is not None or (not thorough and self._can_skip_flush()):
+            return
+        what = "flush of queues and index" if thorough else "flush"
+        try:
+            # If a file could not be created here, the flush tries it again, and reports the error.
+            new_files = thorough and not await self._make_queue_files()
+            await self._flush(thorough=thorough, new_files=new_files)
+            self.jobs.ended(what)
+        except FlushFailed:
+            return  # final; `_report_failure` reported it
+        except StoreError as error:
+            self.jobs.ended(what, error)
+            self._limited_log.error(what, "%s failed, trying again in %g s: %s", what, interval_s, error)
 
     def _can_skip_flush(self) -> bool:
         """Whether fewer pages than flushCommitLogLeastPages are unflushed, and the last flush was recent."""

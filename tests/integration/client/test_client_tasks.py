@@ -29,8 +29,8 @@ LOOPS = [
     "route refresh",
     "heartbeat",
     "rebalance",
-    "offsets",
-    "rates",
+    "commit of offsets",
+    "sampling of rates",
     "pull .*'T'.*queue_id=0.",
     "handlers",
     "check subscriptions",
@@ -89,12 +89,12 @@ async def test_a_loop_that_ends(
         await fails_visibly(consumer, caplog)
 
 
-@pytest.mark.parametrize("name", ["locks", "expire handler calls"])
+@pytest.mark.parametrize("name", ["renewal of locks", "expiry of handler calls"])
 async def test_a_loop_of_some_consumers_that_ends(
     name: str, cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Locks would run out, and queues go to members that handle messages at the same time."""
-    async with consuming(cluster, orderly=name == "locks", consume_timeout_ms=60_000) as consumer:
+    async with consuming(cluster, orderly=name == "renewal of locks", consume_timeout_ms=60_000) as consumer:
         await kill(name, *owners_of(consumer))
         await fails_visibly(consumer, caplog)
 
@@ -177,7 +177,7 @@ async def test_an_orderly_lane_that_ends(
             await fails_visibly(consumer, caplog)
 
 
-@pytest.mark.parametrize("name", ["pull ", "rebalance", "rates", "heartbeat", "route refresh"])
+@pytest.mark.parametrize("name", ["pull ", "rebalance", "sampling of rates", "heartbeat", "route refresh"])
 async def test_a_task_that_something_else_cancels(name: str, cluster: EmbeddedCluster) -> None:
     """Application code that cancels all tasks but its own would stop a consumer without a report."""
     async with consuming(cluster) as consumer:

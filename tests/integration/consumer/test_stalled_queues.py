@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rocketpy import (
+    AllocateAveragely,
     ClientConfig,
     LitePullConfig,
     LitePullConsumer,
@@ -40,7 +41,7 @@ from rocketpy.transport import Channel
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.consumer.test_slave_reads import Member as Replica
 from tests.integration.consumer.test_slave_reads import Names as ReplicaNames
-from tests.integration.sdk_groups import FIRST, Seen, consuming, of_topic, send, texts
+from tests.integration.sdk_groups import FIRST, Seen, committed, consuming, of_topic, send, texts
 from tests.integration.sdk_peers import Names, Peer
 from tests.integration.small import SMALL
 from tests.waiting import until
@@ -282,6 +283,53 @@ async def test_a_strategy_that_fails() -> None:
     ):
         broker.client_id = consumer.health().client_id
         await until(lambda: any("ValueError: no zone" in text for text in consumer.health().problems))
+
+
+async def test_a_strategy_that_fails_for_one_topic(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """Other topics of the member would not be read either, and their messages would wait."""
+
+    class Partial(AllocateAveragely):
+        def allocate(
+            self, group: str, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
+        ) -> list[MessageQueue]:
+            if queues[0].topic == "A":
+                raise ValueError("no zone")
+            return super().allocate(group, client_id, queues, members)
+
+    for topic in ("A", "T"):
+        await send(producer, "one", topic=topic)
+    seen = Seen()
+    async with consuming(cluster, seen, topic="A", allocation=Partial(), **SWIFT) as consumer:
+        consumer.subscribe("T")
+        await seen.until(1)
+        assert {message.topic for message in seen.messages} == {"T"}
+        assert any("ValueError: no zone" in text for text in consumer.health().problems)
+
+
+async def test_a_bug_in_commits_does_not_end_them(
+    cluster: EmbeddedCluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start would deliver again what was handled since a failure hours ago."""
+    seen = Seen()
+    async with consuming(cluster, seen, **SWIFT) as consumer:
+        offsets = consumer.member.offsets
+        write, failed = offsets.write, asyncio.Event()
+
+        async def fail(*_: object, **__: object) -> Any:
+            failed.set()
+            raise ValueError("planted")
+
+        monkeypatch.setattr(offsets, "write", fail)
+        await failed.wait()
+        await until(lambda: not consumer.health().ok)
+        [problem] = consumer.health().problems
+        assert problem.startswith("commit of offsets of consumer group g has failed")
+        assert problem.endswith("ValueError: planted")
+        monkeypatch.setattr(offsets, "write", write)
+        await send(producer, *texts("m", 3))
+        await seen.until(3)
+        await until(lambda: committed(cluster) == 3)
+        await until(lambda: consumer.health().ok)
 
 
 async def test_an_empty_queue_is_read(

@@ -38,7 +38,7 @@ WORK: list[tuple[str, Callable[[Peer], Any], str, Act]] = [
     ("turn", lambda peer: peer._node, "push", lambda peer: peer.append(b"b")),
     ("write", lambda peer: peer._ledger, "apply", lambda peer: peer.append(b"b")),
     ("plan of a flush", lambda peer: peer._ledger, "plan_flush", lambda peer: peer.append(b"b")),
-    ("checkpoint", lambda peer: peer._files, "save_checkpoint", lambda peer: peer._save_checkpoint()),
+    ("checkpoint", lambda peer: peer._files, "save_checkpoint", lambda peer: peer._periodic[1].wake()),
     ("room ahead", lambda peer: peer._ledger, "needs_preallocation", lambda peer: peer.append(b"b")),
     ("owner", lambda peer: peer._listener, "committed", lambda peer: peer.append(b"b")),
 ]

@@ -205,22 +205,21 @@ def test_a_failed_start_names_its_reason(tmp_path: Path, capsys: pytest.CaptureF
 
 
 _WITH_A_BUG = """
-import asyncio, sys
+import sys
 from rocketpy_broker import Broker, cli
 from rocketpy_broker.namesrv import NameServer
 
-async def save(self):
+async def work():
     raise ValueError("a bug")
 
-def scan(self):
-    def drop_inactive():
-        raise ValueError("a bug")
-    asyncio.get_running_loop().call_soon(self.tasks.run, drop_inactive)
+def with_a_bug(server):
+    start = server.start
+    async def start_with_a_bug(self):
+        await start(self)
+        self.tasks.spawn(work(), "work")
+    server.start = start_with_a_bug
 
-if sys.argv[1] == "namesrv":
-    NameServer._schedule_scan = scan
-else:
-    Broker._save_offsets = save
+with_a_bug(NameServer if sys.argv[1] == "namesrv" else Broker)
 sys.exit(cli.main(sys.argv[1:]))
 """
 
@@ -240,10 +239,8 @@ async def test_a_background_task_that_ends_ends_the_server(tmp_path: Path, comma
         _, output = await process.communicate()
     errors = output.decode()
     assert process.returncode == 1
-    task = "offsets of broker broker-a"
-    if command == "namesrv":
-        task = "scan.<locals>.drop_inactive of the name server"
-    assert f"ERROR rocketpy.tasks: background task {task} failed: ValueError('a bug')" in errors
+    owner = "the name server" if command == "namesrv" else "broker broker-a"
+    assert f"ERROR rocketpy.tasks: background task work of {owner} failed: ValueError('a bug')" in errors
     assert "Traceback" in errors
     assert errors.splitlines()[-1].startswith("rocketpy-broker: background task")
     if command != "namesrv":

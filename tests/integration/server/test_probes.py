@@ -7,18 +7,21 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from rocketpy import Message, Producer
 from rocketpy.errors import ConfigInvalid
+from rocketpy_broker.broker import consumer_services
 from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.config.file import load_broker_config, load_namesrv_config
 from rocketpy_broker.metrics import http_server
 from rocketpy_broker.metrics.http_server import HttpServer
 from rocketpy_broker.namesrv import NameServer
+from rocketpy_broker.namesrv.route_table import RouteTable
 from rocketpy_broker.store.files.disk import Disk, OsDisk
 from tests.integration.ledger_group import LedgerGroup
 from tests.unit.store.faulty_disk import FaultyDisk
@@ -53,12 +56,13 @@ async def livez(server: HttpServer | None) -> int:
 
 
 @asynccontextmanager
-async def name_server(tmp_path: Path) -> AsyncIterator[NameServer]:
-    server = NameServer(
-        load_namesrv_config(
-            None, {"listen": "127.0.0.1:0", "kvConfigPath": f"{tmp_path}/kv", "metricsPort": 0}
-        )
-    )
+async def name_server(tmp_path: Path, **changes: Any) -> AsyncIterator[NameServer]:
+    given: dict[str, str | int] = {
+        "listen": "127.0.0.1:0",
+        "kvConfigPath": f"{tmp_path}/kv",
+        "metricsPort": 0,
+    }
+    server = NameServer(replace(load_namesrv_config(None, given), **changes))
     await server.start()
     try:
         yield server
@@ -92,11 +96,12 @@ async def test_a_broker_that_serves_is_ready_and_alive(tmp_path: Path) -> None:
     async with name_server(tmp_path) as names, running(broker_of(tmp_path, str(names.address))) as broker:
         status, text = await ask(broker.http)
         assert (status, text.splitlines()[-1]) == (200, "ok")
-        assert text.splitlines()[:4] == [
+        assert text.splitlines()[:5] == [
             "[+]serving ok",
             "[+]store ok",
             "[+]disk ok",
             "[+]registration ok",
+            "[+]upkeep ok",
         ]
         assert await livez(broker.http) == 200
         assert await ask(broker.http, "HEAD /readyz HTTP/1.1") == (200, "")
@@ -109,7 +114,7 @@ async def test_a_broker_that_serves_is_ready_and_alive(tmp_path: Path) -> None:
 async def test_a_name_server_responds_to_probes(tmp_path: Path) -> None:
     """Supervisors could only monitor brokers."""
     async with name_server(tmp_path) as names:
-        assert await ask(names.http) == (200, "[+]serving ok\n[+]tasks ok\nok\n")
+        assert await ask(names.http) == (200, "[+]serving ok\n[+]tasks ok\n[+]upkeep ok\nok\n")
         assert await livez(names.http) == 200
         assert (await ask(names.http, "GET /metrics HTTP/1.1"))[0] == 404
         names.tasks.fail("a loop", ValueError("planted"))
@@ -117,6 +122,62 @@ async def test_a_name_server_responds_to_probes(tmp_path: Path) -> None:
         assert status == 503
         assert "ValueError('planted')" in text
         assert await livez(names.http) == 503
+
+
+class Planted:
+    """A function with a bug, until `is_fixed`."""
+
+    is_fixed = False
+
+    def __call__(self, *_: object) -> list[Any]:
+        if not self.is_fixed:
+            raise ValueError("planted")
+        return []
+
+
+async def test_a_bug_in_upkeep_stops_no_server_and_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One strange client would stop a broker again after each restart, or locks would never expire again."""
+    monkeypatch.setattr(consumer_services, "_CLIENT_SWEEP_S", 0.001)
+    async with name_server(tmp_path) as names, running(broker_of(tmp_path, str(names.address))) as broker:
+        planted = Planted()
+        monkeypatch.setattr(broker.consumers.locks, "drop_expired", planted)
+
+        async def shows(problem: str) -> bool:
+            return problem in (await ask(broker.http))[1]
+
+        await until(
+            lambda: shows("[-]upkeep failed: sweep of clients and locks of broker broker-a has failed")
+        )
+        await until(lambda: shows("2 times: ValueError: planted"))
+        assert await livez(broker.http) == 200
+        [stalled] = broker.health().stalled
+        assert "ValueError: planted" in stalled
+        async with Producer("g", str(names.address)) as producer:
+            await producer.send(Message("T", b"served"))
+        planted.is_fixed = True
+        await until(lambda: shows("[+]upkeep ok"))
+        assert broker.health().stalled == ()
+    assert len([one for one in caplog.records if one.exc_info is not None]) == 1
+
+
+async def test_a_bug_in_the_upkeep_of_a_name_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silent brokers would stay in routes for ever, after one strange registration."""
+    async with name_server(tmp_path, scan_interval_ms=1) as names:
+        planted = Planted()
+        monkeypatch.setattr(RouteTable, "drop_inactive", planted)
+
+        async def is_shown() -> bool:
+            return "[-]upkeep failed: broker scan of the name server" in (await ask(names.http))[1]
+
+        await until(is_shown)
+        planted.is_fixed = True
+
+        async def is_ready() -> bool:
+            return (await ask(names.http))[0] == 200
+
+        await until(is_ready)
 
 
 async def test_a_broker_that_no_name_server_knows_is_alive_but_not_ready(tmp_path: Path) -> None:

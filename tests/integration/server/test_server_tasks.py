@@ -64,8 +64,8 @@ async def fails_visibly(broker: Broker, caplog: pytest.LogCaptureFixture) -> Non
     assert any(record.levelname == "CRITICAL" and "has failed" in record.msg for record in caplog.records)
 
 
-MASTER = ["offsets", "registration at .*", "delay offsets", "transaction check"]
-SLAVE = ["copy of topics and offsets", "HA copy"]
+MASTER = ["save of tables", "registration at .*", "save of delay offsets", "check of transactions"]
+SLAVE = ["copy of topics and offsets from the master", "HA copy"]
 
 
 @pytest.mark.parametrize("name", MASTER)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import time
 
 import pytest
 
 from rocketpy.errors import InvariantError, RocketError
 from rocketpy.runtime.tasks import Tasks, subtask
+from tests.simulated_loop import SimulatedLoop
 
 
 async def _raises(error: BaseException) -> None:
@@ -101,6 +103,133 @@ async def test_a_callback_that_fails_fails_its_component(caplog: pytest.LogCaptu
     assert "tick" in str(tasks.failure)
     assert "ValueError(7)" in str(tasks.failure)
     assert len(caplog.records) == 1
+
+
+class _Flaky:
+    """Fails in chosen calls. Calls end `until`."""
+
+    def __init__(self, *ends: BaseException | float | None) -> None:
+        self.ends = list(ends)
+        self.called_at: list[float] = []
+        self.is_done = asyncio.Event()
+
+    def __call__(self) -> float | None:
+        self.called_at.append(asyncio.get_running_loop().time())
+        end = self.ends.pop(0)
+        if not self.ends:
+            self.is_done.set()
+        if isinstance(end, BaseException):
+            raise end
+        return end
+
+    async def later(self) -> float | None:
+        await asyncio.sleep(0)
+        return self()
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+def test_a_periodic_call_is_repeated_after_a_failure(
+    is_coroutine: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One failure would end a consumer's commits, and later a restart would deliver everything again."""
+
+    async def scenario() -> None:
+        caplog.set_level(logging.INFO, "rocketpy.tasks")
+        tasks, start_s = Tasks("the tester"), asyncio.get_running_loop().time()
+        bug = ValueError("a bug")
+        flaky = _Flaky(None, bug, bug, bug, None, None)
+        periodic = tasks.every(5, flaky.later if is_coroutine else flaky, "commit")
+        await asyncio.sleep(17)
+        assert tasks.problems() == ["commit of the tester has failed 2 times: ValueError: a bug"]
+        await flaky.is_done.wait()
+        assert [now_s - start_s for now_s in flaky.called_at] == [5, 10, 15, 20, 25, 30]
+        assert (tasks.problems(), tasks.failure) == ([], None)
+        periodic.stop()
+        await tasks.wait()
+        await asyncio.sleep(100)
+        assert len(flaky.called_at) == 6
+
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        runner.run(scenario())
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("ERROR", "commit of the tester failed, trying again in 5 s: ValueError('a bug')"),
+        ("INFO", "commit of the tester has succeeded after 3 failures"),
+    ]
+    assert caplog.records[0].exc_info is not None
+
+
+def test_repeated_failures_are_logged_with_their_number(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug that recurs in each tick would fill the disk with tracebacks."""
+
+    async def scenario() -> None:
+        monkeypatch.setattr(time, "monotonic", asyncio.get_running_loop().time)
+        tasks, flaky = Tasks("the tester"), _Flaky(*[ValueError("a bug")] * 64)
+        tasks.every(1, flaky, "tick")
+        await flaky.is_done.wait()
+        await tasks.close()
+
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        runner.run(scenario())
+    first = "tick of the tester failed, trying again in 1 s: ValueError('a bug')"
+    assert [record.getMessage() for record in caplog.records] == [first, f"{first} (and 59 more like it)"]
+
+
+@pytest.mark.parametrize("error", [InvariantError("x"), asyncio.CancelledError()])
+async def test_a_periodic_call_and_broken_state_or_cancelled_work(error: BaseException) -> None:
+    """Calls would go on with a state that is wrong, or end because of something that was cancelled."""
+    tasks, flaky = Tasks("the tester"), _Flaky(error, None)
+    periodic = tasks.every(0, flaky, "call")
+    if isinstance(error, InvariantError):
+        await asyncio.wait({periodic.task})
+        assert "InvariantError('x')" in str(tasks.failure)
+        assert len(flaky.called_at) == 1
+    else:
+        await flaky.is_done.wait()
+        assert tasks.failure is None
+    await tasks.close()
+
+
+def test_a_periodic_call_can_be_woken_and_choose_its_pause() -> None:
+    """A rebalance would come after 20 s, although a member has joined, or a look-up failed."""
+
+    async def scenario() -> None:
+        tasks, start_s = Tasks("the tester"), asyncio.get_running_loop().time()
+        flaky = _Flaky(2.0, None, None, None)
+        periodic = tasks.every(20, flaky, "rebalance", first_s=0)
+        await asyncio.sleep(5)
+        periodic.wake()
+        await flaky.is_done.wait()
+        assert [now_s - start_s for now_s in flaky.called_at] == [0, 2, 5, 25]
+        await tasks.close()
+
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        runner.run(scenario())
+
+
+def test_a_periodic_call_that_is_woken_while_it_runs_is_made_again() -> None:
+    """A change during a rebalance would be noticed after 20 s."""
+
+    async def scenario() -> None:
+        tasks, start_s = Tasks("the tester"), asyncio.get_running_loop().time()
+        begins: list[float] = []
+
+        async def rebalance() -> None:
+            begins.append(asyncio.get_running_loop().time() - start_s)
+            await asyncio.sleep(3)
+
+        periodic = tasks.every(20, rebalance, "rebalance", first_s=0)
+        await asyncio.sleep(1)
+        periodic.wake()
+        await asyncio.sleep(26)
+        periodic.stop()  # while it runs: `wait` lets the call end
+        await tasks.wait()
+        assert begins == [0, 3, 26]
+        assert asyncio.get_running_loop().time() - start_s == 29
+
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        runner.run(scenario())
 
 
 async def test_a_failure_counts_also_if_it_cannot_be_logged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ class Console:
             for client in self._clients:
                 await stack.enter_async_context(client)
             stack.push_async_callback(self._tasks.close)
-            self._tasks.spawn(self.sampler.run(), "console-sampler")
+            self._tasks.every(self.sampler.interval_s, self.sampler.run, "sampler", first_s=0)
             self._stack = stack.pop_all()
         return self
 

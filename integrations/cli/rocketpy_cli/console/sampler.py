@@ -48,16 +48,14 @@ class Sampler:
         self._admin = admin
 
     async def run(self) -> None:
-        """Collect until cancelled. While the cluster does not respond, the series have a gap."""
-        while True:
-            try:
-                await self.sample()
-            except RocketError as error:
-                limited_log.warning("sample", "rates and lag were not collected: %s", error)
-            await asyncio.sleep(self.interval_s)
+        """Collect each value once. While the cluster does not respond, the series have a gap."""
+        try:
+            await self.sample()
+        except RocketError as error:
+            limited_log.warning("sample", "rates and lag were not collected: %s", error)
 
     async def sample(self) -> None:
-        """Collect each value once."""
+        """Collect each value once. Raises RocketError."""
         for broker in await self._admin.brokers.list():
             for direction, rate in (("in", broker.in_per_second), ("out", broker.out_per_second)):
                 if rate is not None:
