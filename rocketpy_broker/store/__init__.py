@@ -15,7 +15,8 @@ from rocketpy_broker.store.config import (
 from rocketpy_broker.store.log.message_log import RecoveryReport
 from rocketpy_broker.store.log.messages import AppendReceipt, MessageInner
 from rocketpy_broker.store.message_store import MessageStore
-from rocketpy_broker.store.queue.queue_reader import GetMessageResult, GetMessageStatus, QueryMessageResult
+from rocketpy_broker.store.queue.key_search import QueryMessageResult
+from rocketpy_broker.store.queue.queue_reader import GetMessageResult, GetMessageStatus
 
 __all__ = [
     "AppendReceipt",

@@ -7,15 +7,16 @@ expired files. The log determines the layout of its files, and when a record is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from rocketpy.errors import RecordCorrupt, StoreError
 from rocketpy.protocol.message.batch import BatchColumns
 from rocketpy.protocol.message.record import RecordView
-from rocketpy_broker.store.config import RecoveryConfig
+from rocketpy_broker.store.config import RecoveryConfig, StoreConfig
 from rocketpy_broker.store.files.checkpoint import Checkpoint
+from rocketpy_broker.store.files.disk import Clock, Disk
 from rocketpy_broker.store.log.flush import FlushPlan
 from rocketpy_broker.store.log.log_scan import BulkReader, LogTail
 from rocketpy_broker.store.log.mapped_file import MappedFile
@@ -26,6 +27,7 @@ from rocketpy_broker.store.log.messages import (
     BatchReceipt,
     DispatchRequest,
     MessageInner,
+    QueueTable,
     store_host_flag,
     timestamp_in,
 )
@@ -213,3 +215,7 @@ class MessageLog(Protocol):
         The caller deletes them.
         """
         return []
+
+
+MakeLog = Callable[[StoreConfig, QueueTable, Clock, Disk], MessageLog]
+"""Creates the log of a store."""

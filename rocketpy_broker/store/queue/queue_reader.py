@@ -57,15 +57,6 @@ class GetMessageResult:
     """Whether the messages are so far before the end of the log that a slave should serve the next pull."""
 
 
-@dataclass(slots=True)
-class QueryMessageResult:
-    """Records found by key, oldest first; and timestamp (ms) and offset of the newest indexed record."""
-
-    records: list[bytes]
-    index_last_update_timestamp: int
-    index_last_update_offset: int
-
-
 class QueueReader:
     """Reads from one store's queues."""
 
