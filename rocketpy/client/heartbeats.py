@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from contextvars import Context
 from typing import Final
 
 from rocketpy.client.connections import OpenCallback, PeerConnection
@@ -77,7 +78,9 @@ class Heartbeats:
         except RocketError as error:
             self._version_known(connection, error)
         else:
-            future.add_done_callback(lambda done: self._tasks.run(self._ended, connection, done))
+            future.add_done_callback(
+                lambda done: self._tasks.run(self._ended, connection, done), context=Context()
+            )
 
     def when_version_known(self, connection: PeerConnection, then: OpenCallback) -> None:
         """Call `then` when the `version` of an open connection is known, or with the error of a heartbeat.
@@ -87,7 +90,7 @@ class Heartbeats:
         waiting = self._version_waiting.setdefault(connection, [])
         waiting.append(then)
         if len(waiting) == 1:
-            self.put(connection)
+            Context().run(self.put, connection)  # it belongs to no caller
 
     async def unregister(
         self, connected: Sequence[PeerConnection], *, producer_group: str = "", consumer_group: str = ""

@@ -16,6 +16,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from typing import Any, Final
 
 from rocketpy.client.instance import ClientInstance
@@ -113,7 +114,7 @@ class Requester:
         reply = self._futures.add(correlation_id)
         left_ms = max(1, int((until - self._loop.time()) * 1000))
         sending = subtask(send(Message.with_reserved(message, reserved), left_ms), "send request")
-        sending.add_done_callback(_take_error)
+        sending.add_done_callback(_take_error, context=Context())
         self._waiting[reply] = sending
         try:
             await asyncio.wait(

@@ -66,7 +66,7 @@ class Tasks:
         """
         task = asyncio.get_running_loop().create_task(work, name=name, context=contextvars.Context())
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._ended, context=contextvars.Context())
         return task
 
     def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts) -> asyncio.Handle:

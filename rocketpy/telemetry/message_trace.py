@@ -112,7 +112,7 @@ class MessageTrace:
             return
         self._reports.append((topic, record))
         if len(self._reports) >= self._config.batch_count:
-            self._flush()
+            Context().run(self._flush)  # the reports of several calls belong to none of them
         elif self._timer is None:
             self._timer = self._loop.call_later(self._config.linger_ms / 1000, self._flush, context=Context())
 
@@ -198,7 +198,7 @@ class MessageTrace:
         except RocketError as error:
             self._drop(count, error)
         else:
-            future.add_done_callback(lambda done: self._on_sent(count, done))
+            future.add_done_callback(lambda done: self._on_sent(count, done), context=Context())
 
     def _on_sent(self, count: int, future: asyncio.Future[SendResult]) -> None:
         error = None if future.cancelled() else future.exception()

@@ -14,6 +14,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from functools import partial
 from typing import Any, Final
 
@@ -116,7 +117,7 @@ class TcpListener:
             self.tasks.cancel_soon(oldest)
         task = self.tasks.spawn(self._adopted(connection, host), f"connection of {host}")
         self._unfinished[task] = host
-        task.add_done_callback(partial(self._finished, connection))
+        task.add_done_callback(partial(self._finished, connection), context=Context())
 
     def _finished(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
         self._unfinished.pop(task, None)

@@ -12,6 +12,19 @@ SCHEDULERS = ("call_soon", "call_soon_threadsafe", "call_later", "call_at")
 OWNED_BY_LOOP = ("_TurnScheduler",)
 """Classes that belong to an event loop and to no component, so they have no `Tasks`."""
 
+CALLERS_CALLBACKS = {
+    "_call_back": "the callback of an application, which expects its own context",
+    "_copy": "leads to `_call_back`",
+    "_ended": "of the command line, which has one caller",
+    "_oneway_ended": "logs the failure of the caller's message",
+    "_untrack": "of a future for threads, whose callbacks have no context",
+    "discard": "a method of a set",
+    "notify_response": "the RPC hooks of a request run in the context that they began in",
+    "pop": "a method of a dict",
+    "stop": "of the command line, which has one caller",
+}
+"""Done callbacks that run in the context of whoever adds them, and why."""
+
 # A package or module -> what of this repository it may import. The longest match counts; no match, no limit.
 MAY_IMPORT = {
     "rocketpy": ("rocketpy",),
@@ -230,6 +243,24 @@ def test_callbacks_run_in_a_context_of_their_own(package: str) -> None:
     assert raw == []
 
 
+def test_done_callbacks_run_in_a_context_of_their_own() -> None:
+    """What a client does after a response would run in the context of a caller: its trace, its tenant."""
+    found = {
+        f"{path.relative_to(ROOT)}: {callback}"
+        for package in SOURCES.values()
+        for path in sorted(package.rglob("*.py"))
+        for callback in _done_callbacks(path.read_text("utf-8"))
+    }
+    assert {one.rpartition(" ")[2] for one in found} == set(CALLERS_CALLBACKS), found
+
+
+def test_a_done_callback_without_a_context_is_found() -> None:
+    """The test above could pass because it finds nothing."""
+    source = "f.add_done_callback(self._ended)\nf.add_done_callback(partial(g, 1))\n"
+    lines = "f.add_done_callback(lambda f: own(1, f))\nf.add_done_callback(h, context=Context())\n"
+    assert _done_callbacks(source + lines) == ["_ended", "g", "own"]
+
+
 def test_a_raw_callback_is_found() -> None:
     """The test above could pass because it finds nothing."""
     with_context = "loop.call_later(1, f, context=Context())\n"
@@ -379,6 +410,28 @@ def _raw_callbacks(source: str) -> list[int]:
             )
         )
     )
+
+
+def _done_callbacks(source: str) -> list[str]:
+    """The names of the functions that run when a future is done, in the context of whoever adds them."""
+    if ".add_done_callback" not in source:
+        return []
+    added = [
+        call.args[0]
+        for call in ast.walk(ast.parse(source))
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith(".add_done_callback")
+        if all(keyword.arg != "context" for keyword in call.keywords)
+    ]
+    return [_called(callback) for callback in added]
+
+
+def _called(callback: ast.expr) -> str:
+    """The name of the function that a lambda, `partial` or plain name calls."""
+    if isinstance(callback, ast.Lambda):
+        return _called(callback.body)
+    if isinstance(callback, ast.Call):
+        return _called(callback.args[0] if ast.unparse(callback.func) == "partial" else callback.func)
+    return ast.unparse(callback).rpartition(".")[2]
 
 
 def _is_ours(name: str) -> bool:

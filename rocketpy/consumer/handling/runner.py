@@ -307,7 +307,7 @@ class LoopRunner(HandlerRunner):
             wakeup.set_result(None)
             return worker
         worker = self._tasks.spawn(self._work(), "handlers")
-        worker.add_done_callback(self._worker_ended)
+        worker.add_done_callback(self._worker_ended, context=Context())
         return worker
 
     async def _work(self) -> None:
@@ -430,7 +430,7 @@ class ThreadRunner(HandlerRunner):
 
     def _start_worker(self) -> asyncio.Future[None]:
         worker = self._loop.run_in_executor(self._pool, self._work)
-        worker.add_done_callback(self._worker_ended)
+        worker.add_done_callback(self._worker_ended, context=Context())
         return worker
 
     def _worker_ended(self, worker: asyncio.Future[None]) -> None:

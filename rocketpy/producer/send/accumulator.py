@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from dataclasses import InitVar, dataclass
 
 from rocketpy.config import BatchConfig
@@ -154,8 +155,10 @@ class Accumulator:
         return batch
 
     def _send(self, batches: list[_OpenBatch]) -> None:
-        if not batches:
-            return
+        if batches:
+            Context().run(self._send_now, batches)  # the messages of several callers belong to none of them
+
+    def _send_now(self, batches: list[_OpenBatch]) -> None:
         is_single = len(batches) == 1 and len(batches[0].messages) == 1
         self.last_batch_was_single = is_single and not self._linger_s
         for batch in batches:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextvars import Context
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Final
@@ -132,7 +133,7 @@ class _Delivery:
             self._failure = push
         else:
             self.unfinished += 1
-            push.add_done_callback(self._pushed)
+            push.add_done_callback(self._pushed, context=Context())
 
     def _pushed(self, push: asyncio.Future[Command]) -> None:
         error = push.exception() if not push.cancelled() else None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import Context
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -254,7 +255,8 @@ class Registrar:
             server.in_flight.add(self._changes)
             future = self._request(channel, self._registration(changed))
             channel.flush()
-            future.add_done_callback(partial(self._on_response, server, changed, self._changes))
+            ended = partial(self._on_response, server, changed, self._changes)
+            future.add_done_callback(ended, context=Context())
 
     def _on_response(
         self,

@@ -13,6 +13,7 @@ import pytest
 
 from rocketpy import (
     AdminClient,
+    BatchConfig,
     ClientConfig,
     LitePullConsumer,
     Message,
@@ -24,9 +25,10 @@ from rocketpy import (
     SendResult,
 )
 from rocketpy.errors import BrokerError
-from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.embedded import EmbeddedCluster
+from tests.integration.producer.test_timers import Broker5
 from tests.integration.sdk_peers import SENDS, Names, Peer, refuses
 from tests.waiting import until_collected
 
@@ -47,6 +49,8 @@ class Watching:
     def before_request(self, address: str, request: Command) -> None:
         if request.code in SENDS:
             self.found.append(("request", TENANT.get()))
+        if request.code == RequestCode.SEND_BATCH_MESSAGE:
+            self.found.append(("batch", TENANT.get()))
 
     def after_response(self, address: str, request: Command, response: Command) -> None:
         if request.code in SENDS:
@@ -89,6 +93,41 @@ async def test_sends_of_several_tenants(transport: Any, batching: bool) -> None:
     calls = Counter(found for found in watching.found if found[1] is not None)
     assert [kind for kind, _ in watching.found].count("completed") == 4
     assert max(calls.values(), default=0) <= 1  # a call for each message, or for a batch without a tenant
+
+
+async def test_a_full_batch_has_no_tenant() -> None:
+    """The messages of several callers would travel in the trace of the last of them."""
+    watching = Watching()
+    config = ProducerConfig(batch=BatchConfig(max_gathered=2))
+    async with EmbeddedCluster() as cluster:
+        async with AdminClient(cluster.namesrv_address) as admin:
+            await admin.create_topic("T", 1)
+        client = ClientConfig(rpc_hooks=(watching,))
+        async with Producer("g", cluster.namesrv_address, config=config, client=client) as producer:
+            await producer.send(Message("T", b"warm"))
+            watching.found.clear()
+            sends = [for_tenant(Tenant(), producer.send(Message("T", b"x"))) for _ in range(6)]
+            await asyncio.gather(*(asyncio.create_task(send) for send in sends))
+    batches = [tenant for kind, tenant in watching.found if kind == "batch"]
+    assert len(batches) >= 2
+    assert set(batches) == {None}
+
+
+async def test_a_version_that_is_asked_for_once_has_no_tenant() -> None:
+    """All timer messages that wait for the version of a broker would travel in the trace of the first."""
+    watching = Watching()
+    async with Broker5(knows_heartbeats=False) as broker, Names(T={"a": broker.address}) as names:
+        client = ClientConfig(rpc_hooks=(watching,))
+        async with Producer("g", names.address, client=client) as producer:
+            await producer.send(Message("T", b"warm"))
+            watching.found.clear()
+            broker.knows_heartbeats = True
+            timers = [Message("T", b"x", properties={"TIMER_DELAY_SEC": "60"}) for _ in range(3)]
+            sends = [for_tenant(Tenant(), producer.send(timer)) for timer in timers]
+            await asyncio.gather(*(asyncio.create_task(send) for send in sends))
+    requests = [tenant for kind, tenant in watching.found if kind == "request"]
+    assert len(requests) == 3
+    assert max(Counter(tenant for tenant in requests if tenant).values(), default=0) <= 1
 
 
 async def test_a_retried_send_keeps_no_tenant() -> None:

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
-from rocketpy import AdminClient, MessageExt, Producer, PushConfig, PushConsumer, sync
+from rocketpy import AdminClient, ClientConfig, MessageExt, Producer, PushConfig, PushConsumer, sync
+from rocketpy.config import MessageTraceConfig
 from rocketpy.hooks import ProcessEvent
 from rocketpy.protocol.message.trace import ConsumeOutcome
+from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.sdk_groups import FIRST, consuming, send, texts
+from tests.integration.sdk_peers import SENDS
 from tests.waiting import LIMIT_S, until
 
 TENANT: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="none")
@@ -197,3 +200,37 @@ async def test_a_blocking_consumer(cluster: EmbeddedCluster, producer: Producer)
     ended.set()
     await working
     assert set(leaking.found) == {("none", "of the thread")}
+
+
+class Requests:
+    """An RPC hook that records the tenant of each send."""
+
+    def __init__(self) -> None:
+        self.tenants: list[str] = []
+        self.responses = 0
+
+    def before_request(self, address: str, request: Command) -> None:
+        if request.code in SENDS:
+            self.tenants.append(TENANT.get())
+
+    def after_response(self, address: str, request: Command, response: Command) -> None:
+        self.responses += request.code in SENDS
+
+
+async def test_trace_reports_belong_to_no_call(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """The reports of several calls would be sent with the tenant of the last of them."""
+    leaking, requests = Leaking(), Requests()
+    trace = MessageTraceConfig(batch_count=2, linger_ms=60_000)
+    consumer = PushConsumer(
+        "g",
+        cluster.namesrv_address,
+        leaking.returning,
+        config=PushConfig(consume_from=FIRST, message_trace=trace),
+        client=ClientConfig(rpc_hooks=(requests,)),
+    )
+    consumer.subscribe("T")
+    async with consumer:
+        for number in range(4):  # each call reports its start and its end, while nothing else is in flight
+            await send(producer, f"m{number}")
+            await until(lambda: requests.responses > number)  # noqa: B023 - it is awaited here
+    assert requests.tenants == ["none"] * 4

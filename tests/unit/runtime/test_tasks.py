@@ -269,3 +269,13 @@ async def test_background_work_is_not_part_of_the_request_that_began_it() -> Non
     tasks = Tasks("the tester")
     assert await tasks.spawn(read(), "read") == "none"
     assert await subtask(read(), "read") == "a request's"
+
+
+async def test_a_failure_is_not_part_of_the_request_that_began_the_work() -> None:
+    """Logs and listeners would report it as a failure of that request, long after its end."""
+    variable = contextvars.ContextVar("variable", default="none")
+    variable.set("a request's")
+    found: list[str] = []
+    tasks = Tasks("the tester", lambda _: found.append(variable.get()))
+    await asyncio.wait({tasks.spawn(_raises(ValueError(1)), "work")})
+    assert found == ["none"]
