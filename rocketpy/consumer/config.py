@@ -145,8 +145,8 @@ class PushConfig(MemberConfig):
     """How long an orderly queue pauses after LATER, 10 to 30000. RocketMQ: suspendCurrentQueueTimeMillis."""
     consume_timeout_ms: int = 15 * 60 * 1000
     """A message whose handler takes longer is sent back and redelivered, to any member. A check runs at this
-    interval, so it may happen after twice the time. Ignored when orderly. RocketMQ: consumeTimeout, in
-    minutes."""
+    interval, so it may happen after twice the time. An orderly consumer only reports it. In both cases
+    `health()` reports handler calls that still run. RocketMQ: consumeTimeout, in minutes."""
     message_trace: MessageTraceConfig | None = None
     """Settings of the message trace for trace queries; None for no trace. RocketMQ: enableMsgTrace."""
     post_subscription: bool = False

@@ -16,7 +16,7 @@ from rocketpy.consumer.config import PushConfig, check_integer
 from rocketpy.consumer.group.broker_callbacks import DirectHandler, config_properties
 from rocketpy.consumer.group.member import GroupMember
 from rocketpy.consumer.group_consumer import GroupConsumer
-from rocketpy.consumer.handling.concurrent import ConcurrentConsumeService, ConsumeService
+from rocketpy.consumer.handling.concurrent import ConcurrentConsumeService, ConsumeService, HandlerService
 from rocketpy.consumer.handling.handler import HandlerAdapter
 from rocketpy.consumer.handling.orderly import OrderlyConsumeService
 from rocketpy.consumer.handling.send_back import SendBack
@@ -93,6 +93,7 @@ class PushConsumer(GroupConsumer):
                 f"batch_size is {self.config.batch_size}; batches of several messages need a batch_handler"
             )
         self._adapter = HandlerAdapter(handler, batch_handler, observers.process)
+        self._service: HandlerService | None = None
 
     def _make_member(self, client: ClientInstance) -> GroupMember:
         config = self.config
@@ -112,10 +113,11 @@ class PushConsumer(GroupConsumer):
         send_back = SendBack(client, member.group, self._observers.settle, unit_mode=config.unit_mode)
         if config.orderly:
             lock = member.locks.renew if member.locks_queues else None
-            return OrderlyConsumeService(
+            self._service = OrderlyConsumeService(
                 self._adapter, config, send_back, member.stats, member.tasks, client.now_ms, lock
             )
-        concurrent = ConcurrentConsumeService(
+            return self._service
+        concurrent = self._service = ConcurrentConsumeService(
             self._adapter, config, send_back, member.stats, member.tasks, client.now_ms
         )
         member.tasks.every(config.consume_timeout_ms / 1000, concurrent.expire, "expiry of handler calls")
@@ -167,7 +169,8 @@ class PushConsumer(GroupConsumer):
         return lambda message: adapter.handle([message], threads=threads)
 
     def _problems(self, member: GroupMember) -> list[str]:
-        return member.problems() + self._adapter.problems()
+        overdue = self._service.problems() if self._service is not None else []
+        return member.problems() + self._adapter.problems() + overdue
 
     def running_properties(self) -> dict[str, str]:
         """Return the settings that administration tools show."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -69,6 +69,22 @@ class HandlerService:
     def __post_init__(self) -> None:
         self._limited_log = RateLimitedLog(log)
 
+    def problems(self) -> list[str]:
+        """Return a text if handler calls have run for longer than `PushConfig.consume_timeout_ms`."""
+        limit_ms = self.config.consume_timeout_ms
+        ages_ms = sorted(age_ms for age_ms in self._ages_ms() if age_ms > limit_ms)
+        if not ages_ms:
+            return []
+        text = (
+            f"{len(ages_ms)} handler calls have run for longer than {limit_ms} ms (consume_timeout_ms), the "
+            f"longest for {ages_ms[-1] / 1000:.0f} s; up to {self.config.concurrency} run at a time"
+        )
+        return [text]
+
+    def _ages_ms(self) -> Iterable[float]:
+        """Return for how long each running handler call has run."""
+        raise NotImplementedError
+
     def _close_logs(self) -> None:
         """Log how many repeated failures were not logged."""
         self.adapter.close()
@@ -126,6 +142,10 @@ class ConcurrentConsumeService(HandlerService):
         self.tasks.cancel_soon(*self._sending_back)
         self._close_logs()
         return left
+
+    def _ages_ms(self) -> Iterable[float]:
+        now_s = time.monotonic()
+        return [(now_s - running.started_s) * 1000 for running in self._runner.running()]
 
     def expire(self) -> None:
         """Redeliver messages whose handler exceeds `PushConfig.consume_timeout_ms`."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,6 +56,8 @@ class OrderlyConsumeService(HandlerService):
         config = self.config
         self._queue_tasks: dict[Puller, asyncio.Task[None]] = {}
         self._pauses: dict[Puller, asyncio.Event] = {}
+        self._began_ms: dict[Puller, float] = {}
+        """When the running handler call of a queue began."""
         self._closing = False
         self._max_reconsume_times = (
             _UNLIMITED if config.max_reconsume_times < 0 else config.max_reconsume_times
@@ -83,6 +85,10 @@ class OrderlyConsumeService(HandlerService):
     def in_progress(self) -> Sequence[object]:
         """Return the queues that handlers work on."""
         return [puller.process_queue.queue for puller in self._queue_tasks]
+
+    def _ages_ms(self) -> Iterable[float]:
+        now_ms = self.clock()
+        return [now_ms - began_ms for began_ms in list(self._began_ms.values())]
 
     async def close(self, timeout_s: float) -> Sequence[object]:
         """Begin no more calls and wait for running ones. Returns the queues of unfinished handlers."""
@@ -126,7 +132,10 @@ class OrderlyConsumeService(HandlerService):
             if not batches:
                 return None
             started_ms = self.clock()
-            results = await self._handle(puller, batches)
+            try:
+                results = await self._handle(puller, batches)
+            finally:
+                self._began_ms.pop(puller, None)
             took_ms = (self.clock() - started_ms) / len(results)
             failed: list[MessageExt] = []
             pause_ms: int | None = None
@@ -191,6 +200,7 @@ class OrderlyConsumeService(HandlerService):
         if batches[0][0].decode_error is not None:
             return [_UNDECODABLE]
         if self._pool is None:
+            self._began_ms[puller] = self.clock()
             try:
                 return [await self.adapter.handle(batches[0], threads=False)]
             except asyncio.CancelledError as error:
@@ -207,6 +217,7 @@ class OrderlyConsumeService(HandlerService):
         for batch in batches:
             if not self._may_call(puller) or batch[0].decode_error is not None:
                 break
+            self._began_ms[puller] = self.clock()
             results.append(self.adapter.handle_on_thread(batch, loop))
             if results[-1].done is not None:
                 break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -365,6 +366,39 @@ async def test_a_paused_consumer_is_exempt(
         await send(producer, *texts("two", 1))
         await seen.until(2)
         assert consumer.health().ok
+
+
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+@pytest.mark.parametrize("on_thread", [False, True], ids=["async", "thread"])
+async def test_handlers_that_hang(
+    cluster: EmbeddedCluster, producer: Producer, *, orderly: bool, on_thread: bool
+) -> None:
+    """A consumer whose handlers all hang handles nothing more, although it still reads its queues."""
+    go_on = threading.Event()
+
+    async def handle(_: MessageExt) -> None:
+        while not go_on.is_set():  # noqa: ASYNC110 - shared with the other handler
+            await asyncio.sleep(0.01)
+
+    def handle_on_thread(_: MessageExt) -> None:
+        go_on.wait()
+
+    handler = handle_on_thread if on_thread else handle
+    try:
+        async with (
+            consuming(cluster, handler, orderly=orderly, consume_timeout_ms=300) as consumer,
+            consuming(cluster, handler, group="patient", name="patient", orderly=orderly) as patient,
+        ):
+            assert consumer.health().ok
+            await send(producer, "hangs")
+            await until(lambda: consumer.health().problems)
+            assert patient.health().ok
+            (problem,) = consumer.health().problems
+            assert problem.startswith("1 handler calls have run for longer than 300 ms (consume_timeout_ms)")
+            go_on.set()
+            await until(lambda: consumer.health().ok)
+    finally:
+        go_on.set()
 
 
 async def test_full_and_paused_queues_are_exempt(
