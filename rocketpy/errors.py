@@ -63,21 +63,19 @@ class RocketError(Exception):
     """Base class of all errors that this project raises on purpose.
 
     What helps: look at `outcome` before you send the message again, and at `retry` for where to send it.
-
-    Attributes:
-        outcome: Whether the message may be stored.
-        retry: The kind of retry that may succeed.
-        attempts: How many attempts a send made.
     """
 
     default_outcome: ClassVar[Outcome] = Outcome.UNKNOWN
     default_retry: ClassVar[Retry] = Retry.NONE
     attempts: int = 1
+    """How many attempts a send made."""
 
     def __init__(self, message: str, *, outcome: Outcome | None = None, retry: Retry | None = None) -> None:
         super().__init__(message)
         self.outcome: Outcome = self.default_outcome if outcome is None else outcome
+        """Whether the message may be stored."""
         self.retry: Retry = self.default_retry if retry is None else retry
+        """The kind of retry that may succeed."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # `Exception` would call the class with its text alone; some subclasses need more arguments.
@@ -261,11 +259,6 @@ class BrokerError(RocketError):
     What helps: the code and the remark of the broker say what is wrong; `retry` says whether another attempt
     may help. NO_PERMISSION needs rights or keys, SYSTEM_BUSY and SERVICE_NOT_AVAILABLE another broker or some
     time.
-
-    Attributes:
-        code: The response code, also one that this version has no name for.
-        remark: The peer's text.
-        broker: The name or address of the peer.
     """
 
     default_outcome = Outcome.NOT_SENT
@@ -283,19 +276,17 @@ class BrokerError(RocketError):
         text = f"{broker} responded with code {code}: {remark or 'no remark'}"
         super().__init__(f"{text}; {advice}" if advice else text, outcome=outcome, retry=retry)
         self.code = code
+        """The response code, also one that this version has no name for."""
         self.remark = remark
+        """The peer's text."""
         self.broker = broker
+        """The name or address of the peer."""
 
 
 class BatchIncomplete(RocketError):
     """A long batch was sent in several requests, and one of them failed after others were stored.
 
     What helps: check `outcome`, then send ``messages[len(error.results):]`` again.
-
-    Attributes:
-        results: The results of the stored messages, which are the first of the batch.
-        total: The number of messages in the batch.
-        cause: The error of the request that failed, with the same outcome. Later requests were not sent.
     """
 
     def __init__(self, results: Sequence[Any], total: int, cause: RocketError) -> None:
@@ -305,8 +296,11 @@ class BatchIncomplete(RocketError):
             retry=cause.retry,
         )
         self.results = results
+        """The results of the stored messages, which are the first of the batch."""
         self.total = total
+        """The number of messages in the batch."""
         self.cause = cause
+        """The error of the request that failed, with the same outcome. Later requests were not sent."""
 
 
 class NotDurable(RocketError):
@@ -316,9 +310,6 @@ class NotDurable(RocketError):
 
     What helps: look for a missing slave or a slow disk with ``rocketpy doctor`` and ``rocketpy-broker ha
     status``. If you send the message again, consumers get it twice.
-
-    Attributes:
-        results: The result of each message; for a batch also of those with SEND_OK.
     """
 
     default_outcome = Outcome.STORED
@@ -328,6 +319,7 @@ class NotDurable(RocketError):
         count = f"{len(results)} messages" if len(results) > 1 else f"message {first.message_id}"
         super().__init__(f"{count} stored in {first.queue} with {first.status.name} instead of SEND_OK")
         self.results = results
+        """The result of each message; for a batch also of those with SEND_OK."""
 
 
 class BrokersFailed(RocketError):
@@ -336,10 +328,6 @@ class BrokersFailed(RocketError):
     The others have handled the request. The same call may be repeated.
 
     What helps: see `errors` for the reason at each server, and repeat the call.
-
-    Attributes:
-        errors: The error of each server that failed, by the name of the broker, or ``name server …``.
-        results: The results of the others, by their names.
     """
 
     def __init__(self, errors: Mapping[str, RocketError], results: Mapping[str, object]) -> None:
@@ -347,7 +335,9 @@ class BrokersFailed(RocketError):
         failed = "; ".join(text if name in text else f"{name}: {text}" for name, text in texts.items())
         super().__init__(f"{len(errors)} of {len(errors) + len(results)} servers failed: {failed}")
         self.errors: dict[str, RocketError] = dict(errors)
+        """The error of each server that failed, by the name of the broker, or ``name server …``."""
         self.results: dict[str, object] = dict(results)
+        """The results of the others, by their names."""
 
 
 class StoreError(RocketError):
@@ -362,16 +352,14 @@ class RecordCorrupt(StoreError):
 
     What helps: stop the broker and run ``rocketpy-broker store check DIR``. Take the messages from a replica
     or a backup. A consumer sends a damaged message back.
-
-    Attributes:
-        offset: Where the record starts, in bytes from the start of the buffer or file.
-        reason: What is wrong.
     """
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(f"record at {offset}: {reason}")
         self.offset = offset
+        """Where the record starts, in bytes from the start of the buffer or file."""
         self.reason = reason
+        """What is wrong."""
 
 
 class TornTail(RecordCorrupt):
@@ -435,9 +423,6 @@ class NotLeader(ReplicationError):
 
     What helps: send again; clients find the new leader by the route. A group without a leader needs more of
     its peers: start those that are down.
-
-    Attributes:
-        leader_hint: The id of the leader, if known.
     """
 
     default_outcome = Outcome.NOT_SENT
@@ -445,6 +430,7 @@ class NotLeader(ReplicationError):
     def __init__(self, message: str, *, leader_hint: str | None = None) -> None:
         super().__init__(message)
         self.leader_hint = leader_hint
+        """The id of the leader, if known."""
 
 
 class NotEnoughReplicas(ReplicationError):

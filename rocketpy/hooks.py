@@ -31,48 +31,42 @@ CheckForbiddenHook."""
 
 
 class FailedAttempt(NamedTuple):
-    """A failed attempt of a send.
-
-    Attributes:
-        queue: The queue of the attempt.
-        end: The error, or results with a status other than SEND_OK.
-        time_ns: When the attempt ended, in ns since 1970.
-    """
+    """A failed attempt of a send."""
 
     queue: MessageQueue
+    """The queue of the attempt."""
     end: BaseException | Sequence[SendResult]
+    """The error, or results with a status other than SEND_OK."""
     time_ns: int
+    """When the attempt ended, in ns since 1970."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class SendEvent:
-    """One send, with all its attempts.
-
-    Attributes:
-        messages: The message, or those of a batch.
-        group: The producer group.
-        client_id: The id of the client.
-        oneway: Whether the send is oneway.
-        attempts: The number of attempts so far.
-        failures: The attempts that have failed so far.
-        queue: The queue of the last attempt, once the send has ended; None for a `send_batch`, and when no
-            attempt was made.
-        extra_properties: One dict for each message, empty at first; `SendListener.started` may add
-            properties, which are sent with the message but never replace those of the user.
-        state: The state of each listener, with the listener as the key.
-    """
+    """One send, with all its attempts."""
 
     messages: Sequence[Message]
+    """The message, or those of a batch."""
     group: str
+    """The producer group."""
     client_id: str
+    """The id of the client."""
     _: KW_ONLY
     oneway: bool
+    """Whether the send is oneway."""
     locate: InitVar[Callable[[MessageQueue], str | None]] = lambda _queue: None
     attempts: int = field(default=0, init=False)
+    """The number of attempts so far."""
     failures: tuple[FailedAttempt, ...] = field(default=(), init=False)
+    """The attempts that have failed so far."""
     queue: MessageQueue | None = field(default=None, init=False)
+    """The queue of the last attempt, once the send has ended; None for a `send_batch`, and when no attempt
+    was made."""
     extra_properties: list[dict[str, str]] = field(init=False)
+    """One dict for each message, empty at first; `SendListener.started` may add properties, which are sent
+    with the message but never replace those of the user."""
     state: dict[object, Any] = field(default_factory=dict, init=False)
+    """The state of each listener, with the listener as the key."""
     _locate: Callable[[MessageQueue], str | None] = field(init=False)
 
     def __post_init__(self, locate: Callable[[MessageQueue], str | None]) -> None:
@@ -101,25 +95,22 @@ class SendListener(Protocol):
 
 
 class ReceiveEvent(NamedTuple):
-    """One pull that has ended.
-
-    Attributes:
-        queue: The queue that was pulled.
-        group: The consumer group.
-        client_id: The id of the client.
-        started_ns: When the pull began, in ns since 1970.
-        ended_ns: When it ended, in ns since 1970.
-        address: The address of the broker, if known.
-        end: The messages, including those with a `MessageExt.decode_error`, or the error.
-    """
+    """One pull that has ended."""
 
     queue: MessageQueue
+    """The queue that was pulled."""
     group: str
+    """The consumer group."""
     client_id: str
+    """The id of the client."""
     started_ns: int
+    """When the pull began, in ns since 1970."""
     ended_ns: int
+    """When it ended, in ns since 1970."""
     address: str | None
+    """The address of the broker, if known."""
     end: Sequence[MessageExt] | BaseException
+    """The messages, including those with a `MessageExt.decode_error`, or the error."""
 
 
 class ReceiveListener(Protocol):
@@ -134,24 +125,21 @@ class ReceiveListener(Protocol):
 
 @dataclass(eq=False, repr=False, slots=True)
 class ProcessEvent:
-    """One call of the handler of a push consumer.
-
-    Attributes:
-        messages: The messages of the call, all from one queue.
-        group: The consumer group.
-        client_id: The id of the client.
-        broadcasting: Whether each member of the group gets all messages.
-        succeeded: Whether the handler returned success, even if late; set when the call has ended.
-        state: The state of each listener, with the listener as the key.
-    """
+    """One call of the handler of a push consumer."""
 
     messages: Sequence[MessageExt]
+    """The messages of the call, all from one queue."""
     group: str
+    """The consumer group."""
     client_id: str
+    """The id of the client."""
     _: KW_ONLY
     broadcasting: bool
+    """Whether each member of the group gets all messages."""
     succeeded: bool = field(default=False, init=False)
+    """Whether the handler returned success, even if late; set when the call has ended."""
     state: dict[object, Any] = field(default_factory=dict, init=False)
+    """The state of each listener, with the listener as the key."""
 
 
 class ProcessListener(Protocol):
@@ -179,39 +167,36 @@ class ProcessListener(Protocol):
 
 
 class SettleEvent(NamedTuple):
-    """The end of a transaction, or a message that a consumer sends back.
-
-    Attributes:
-        operation: ``end_transaction``, or ``nack`` for a message that is to be delivered again.
-        message: The message.
-        queue: The queue of the message.
-        group: The producer or consumer group.
-        client_id: The id of the client.
-        carrier: The properties that are sent with the message.
-        started_ns: When the request began, in ns since 1970.
-        ended_ns: When it ended, in ns since 1970.
-        state: The end of the transaction: COMMIT, ROLLBACK or UNKNOWN; None for a nack.
-        asked: Whether the broker had asked for the state (a transaction check).
-        delay_level: The delay of a nack: 0 is the default of the broker, -1 the dead letter queue.
-        address: The address of the broker, if known.
-        first_error: The error of the first attempt of a nack, when a second was needed.
-        error: The error of the request.
-    """
+    """The end of a transaction, or a message that a consumer sends back."""
 
     operation: Literal["end_transaction", "nack"]
+    """``end_transaction``, or ``nack`` for a message that is to be delivered again."""
     message: Message | MessageExt
+    """The message."""
     queue: MessageQueue
+    """The queue of the message."""
     group: str
+    """The producer or consumer group."""
     client_id: str
+    """The id of the client."""
     carrier: Mapping[str, str]
+    """The properties that are sent with the message."""
     started_ns: int
+    """When the request began, in ns since 1970."""
     ended_ns: int
+    """When it ended, in ns since 1970."""
     state: str | None = None
+    """The end of the transaction: COMMIT, ROLLBACK or UNKNOWN; None for a nack."""
     asked: bool = False
+    """Whether the broker had asked for the state (a transaction check)."""
     delay_level: int = 0
+    """The delay of a nack: 0 is the default of the broker, -1 the dead letter queue."""
     address: str | None = None
+    """The address of the broker, if known."""
     first_error: BaseException | None = None
+    """The error of the first attempt of a nack, when a second was needed."""
     error: BaseException | None = None
+    """The error of the request."""
 
 
 class SettleListener(Protocol):

@@ -33,41 +33,35 @@ class SendStatus(Enum):
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):
-    """The response of a broker for one message.
-
-    Attributes:
-        status: How far the broker got.
-        message_id: The unique id from the producer, which consumers see too.
-        offset_message_id: The broker's id of the message.
-        queue: The queue of the message.
-        queue_offset: The offset in the queue; for a delayed or half message see QUIRKS 20.
-        transaction_id: The id of a transactional message.
-        region: The region name of the broker.
-        trace_on: Whether the broker wants a trace of the message.
-        attempts: The number of attempts. After more than one, the message may be stored several times.
-    """
+    """The response of a broker for one message."""
 
     status: SendStatus
+    """How far the broker got."""
     message_id: str
+    """The unique id from the producer, which consumers see too."""
     offset_message_id: str
+    """The broker's id of the message."""
     queue: MessageQueue
+    """The queue of the message."""
     queue_offset: int
+    """The offset in the queue; for a delayed or half message see QUIRKS 20."""
     transaction_id: str | None = None
+    """The id of a transactional message."""
     region: str = "DefaultRegion"
+    """The region name of the broker."""
     trace_on: bool = True
+    """Whether the broker wants a trace of the message."""
     attempts: int = 1
+    """The number of attempts. After more than one, the message may be stored several times."""
 
 
 class Unfinished(NamedTuple):
-    """A message that was still in flight at the end of `close`.
-
-    Attributes:
-        message: The message.
-        outcome: Whether it may be stored.
-    """
+    """A message that was still in flight at the end of `close`."""
 
     message: Message
+    """The message."""
     outcome: Outcome
+    """Whether it may be stored."""
 
 
 class PullStatus(Enum):
@@ -83,23 +77,20 @@ class PullStatus(Enum):
 
 
 class PullResult(msgspec.Struct, frozen=True):
-    """The response of a broker to one pull.
-
-    Attributes:
-        status: Whether there were messages.
-        next_offset: The offset of the next pull.
-        min_offset: The lowest offset of the queue at that time.
-        max_offset: The offset that the next new message will get.
-        messages: The messages.
-        suggested_broker_id: The id of the broker to pull from next: 0 for the master, else a slave.
-    """
+    """The response of a broker to one pull."""
 
     status: PullStatus
+    """Whether there were messages."""
     next_offset: int
+    """The offset of the next pull."""
     min_offset: int
+    """The lowest offset of the queue at that time."""
     max_offset: int
+    """The offset that the next new message will get."""
     messages: list[MessageExt]
+    """The messages."""
     suggested_broker_id: int = 0
+    """The id of the broker to pull from next: 0 for the master, else a slave."""
 
 
 class QueueState(Enum):
@@ -119,36 +110,32 @@ class QueueState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """The state of a client.
-
-    Attributes:
-        ok: Whether there are no known problems.
-        problems: The problems, a sentence each.
-        client_id: The id of the client.
-        namesrv: The address of the current name server.
-        brokers: Whether there is a connection to each known broker, by address.
-        in_flight: The number of messages in flight.
-        in_flight_bytes: The bytes of their bodies.
-        rejecting_batches: Names of brokers that rejected the last batch. A producer sends them messages one
-            by one, and probes them with a batch once a minute.
-        undecodable: The number of messages that this consumer could not decode (`MessageExt.decode_error`).
-        queues: The state of each queue that is assigned to this consumer; for a push consumer also of the
-            retry topic's.
-        less_durable: The number of messages of this producer that brokers stored with another status than
-            SEND_OK.
-    """
+    """The state of a client."""
 
     ok: bool
+    """Whether there are no known problems."""
     problems: tuple[str, ...]
+    """The problems, a sentence each."""
     client_id: str
+    """The id of the client."""
     namesrv: str
+    """The address of the current name server."""
     brokers: dict[str, bool]
+    """Whether there is a connection to each known broker, by address."""
     in_flight: int = 0
+    """The number of messages in flight."""
     in_flight_bytes: int = 0
+    """The bytes of their bodies."""
     rejecting_batches: tuple[str, ...] = ()
+    """Names of brokers that rejected the last batch. A producer sends them messages one by one, and probes
+    them with a batch once a minute."""
     undecodable: int = 0
+    """The number of messages that this consumer could not decode (`MessageExt.decode_error`)."""
     queues: dict[MessageQueue, QueueState] = field(default_factory=dict)
+    """The state of each queue that is assigned to this consumer; for a push consumer also of the retry
+    topic's."""
     less_durable: int = 0
+    """The number of messages of this producer that brokers stored with another status than SEND_OK."""
 
     __getstate__ = get_fields
     __setstate__ = set_fields

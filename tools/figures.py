@@ -8,6 +8,7 @@ Lines of code are those without blanks, comments and docstrings.
 
 import ast
 import io
+import re
 import sys
 import tokenize
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,8 @@ class Figures(NamedTuple):
     """Number of excepts that catch Exception or BaseException."""
     raw_tasks: list[str]
     """Lines outside of TASK_OWNER that start tasks."""
+    misplaced: list[str]
+    """Fields that the docstring of their class describes."""
     undocumented: list[str]
     """Public definitions without a docstring, unless the method that they override has one."""
     public: int
@@ -41,7 +44,7 @@ class Figures(NamedTuple):
 def measure() -> Figures:
     """Read all sources and return their figures."""
     code: dict[str, int] = {folder: _code_below(ROOT / folder) for folder in ("tests", "tools")}
-    unexplained, raw = [], []
+    unexplained, raw, misplaced = [], [], []
     broad = 0
     for package, folder in SOURCES.items():
         code[package] = _code_below(folder)
@@ -55,12 +58,14 @@ def measure() -> Figures:
                     unexplained.append(f"{name}:{line}")
             if name != TASK_OWNER:
                 raw += [f"{name}:{line}" for line in raw_tasks(tree)]
+            misplaced += [f"{name}:{line}" for line in described_fields(tree)]
     undocumented, public = _docstrings()
     return Figures(
         code=code,
         unexplained=unexplained,
         broad=broad,
         raw_tasks=raw,
+        misplaced=misplaced,
         undocumented=undocumented,
         public=public,
     )
@@ -109,6 +114,22 @@ def raw_tasks(tree: ast.AST) -> Iterator[int]:
             names = [node.attr] if isinstance(node, ast.Attribute) else [name.name for name in node.names]
             if TASK_STARTERS.intersection(names):
                 yield node.lineno
+
+
+def described_fields(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines of fields that the docstring of their class describes, and not one below them."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ClassDef) or not (text := ast.get_docstring(node)):
+            continue
+        if re.search(r"^Attributes:$", text, re.MULTILINE):
+            yield node.lineno
+        if any(isinstance(inner, ast.FunctionDef) and inner.name == "__init__" for inner in node.body):
+            continue  # it describes arguments
+        described = re.findall(r"(?:^|[.;]\s)\s*(\w+(?:, \w+)*):\s", text, re.MULTILINE)
+        names = {name for group in described for name in group.split(", ")}
+        for inner in node.body:
+            if isinstance(inner, ast.AnnAssign) and ast.unparse(inner.target) in names:
+                yield inner.lineno
 
 
 def _docstrings() -> tuple[list[str], int]:
@@ -189,9 +210,10 @@ def main(arguments: list[str]) -> int:
     print(f"lines of code: {product} of the product, {others}")
     print(f"broad excepts: {found.broad}, {len(found.unexplained)} without a reason; limit 0")
     print(f"tasks outside of {TASK_OWNER}: {len(found.raw_tasks)}; limit 0")
+    print(f"fields that the docstring of their class describes: {len(found.misplaced)}; limit 0")
     documented = found.public - len(found.undocumented)
     print(f"public docstrings: {documented} of {found.public}; limit all")
-    beyond = [*found.unexplained, *found.raw_tasks, *found.undocumented]
+    beyond = [*found.unexplained, *found.raw_tasks, *found.misplaced, *found.undocumented]
     if arguments and beyond:
         print("\n".join(["these exceed a limit:", *beyond]))
     return 1 if arguments and beyond else 0

@@ -30,50 +30,41 @@ from rocketpy.protocol.remoting.command import Command
 
 @dataclass(frozen=True)
 class Account:
-    """An account of a broker, without its secret.
-
-    Attributes:
-        access_key: Its name.
-        white_address: Addresses from which it needs no signature; empty for none.
-        admin: Whether it is an administrator.
-        default_topic_perm: The right to topics that are not in `topic_perms`: ``DENY``, ``PUB``, ``SUB`` or
-            ``PUB|SUB``; empty for DENY.
-        default_group_perm: The right to groups that are not in `group_perms`.
-        topic_perms: Rights by topic.
-        group_perms: Rights by consumer group.
-    """
+    """An account of a broker, without its secret."""
 
     access_key: str
+    """Its name."""
     white_address: str
+    """Addresses from which it needs no signature; empty for none."""
     admin: bool
+    """Whether it is an administrator."""
     default_topic_perm: str
+    """The right to topics that are not in `topic_perms`: ``DENY``, ``PUB``, ``SUB`` or ``PUB|SUB``; empty for
+    DENY."""
     default_group_perm: str
+    """The right to groups that are not in `group_perms`."""
     topic_perms: dict[str, str]
+    """Rights by topic."""
     group_perms: dict[str, str]
+    """Rights by consumer group."""
 
 
 class AccessRules(NamedTuple):
-    """The rules of a broker.
-
-    Attributes:
-        accounts: The accounts by access key.
-        white_addresses: Addresses from which no request needs a signature.
-    """
+    """The rules of a broker."""
 
     accounts: dict[str, Account]
+    """The accounts by access key."""
     white_addresses: list[str]
+    """Addresses from which no request needs a signature."""
 
 
 class RulesVersion(NamedTuple):
-    """The version of a broker's rules.
-
-    Attributes:
-        counter: The number of changes.
-        changed_ms: When the last one was made, in ms since 1970.
-    """
+    """The version of a broker's rules."""
 
     counter: int
+    """The number of changes."""
     changed_ms: int
+    """When the last one was made, in ms since 1970."""
 
 
 class Accounts:

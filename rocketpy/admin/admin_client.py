@@ -32,27 +32,25 @@ class AdminClient(AdminApi, BoundToClient):
     Args:
         namesrv: As for `Producer`.
         client: As for `Producer`.
-
-    Attributes:
-        topics: Topics; see `rocketpy.admin.topics.Topics`.
-        messages: Stored messages; see `rocketpy.admin.messages.Messages`.
-        dead_letters: Dead letters; see `rocketpy.admin.dead_letters.DeadLetterQueues`.
-        brokers: Brokers; see `rocketpy.admin.brokers.Brokers`.
-        name_servers: Name servers; see `rocketpy.admin.name_servers.NameServers`.
-        accounts: Accounts of access control; see `rocketpy.admin.accounts.Accounts`.
-        groups: Consumer groups; see `rocketpy.admin.groups.Groups`.
     """
 
     def __init__(self, namesrv: str | None = None, *, client: ClientConfig | None = None) -> None:
         super().__init__("the admin client", namesrv, client)
         requests = AdminRequests(self._running_client)
         self.topics: Topics = Topics(requests)
+        """Topics; see `rocketpy.admin.topics.Topics`."""
         self.messages: Messages = Messages(requests)
+        """Stored messages; see `rocketpy.admin.messages.Messages`."""
         self.dead_letters: DeadLetterQueues = DeadLetterQueues(requests)
+        """Dead letters; see `rocketpy.admin.dead_letters.DeadLetterQueues`."""
         self.brokers: Brokers = Brokers(requests)
+        """Brokers; see `rocketpy.admin.brokers.Brokers`."""
         self.name_servers: NameServers = NameServers(requests)
+        """Name servers; see `rocketpy.admin.name_servers.NameServers`."""
         self.accounts: Accounts = Accounts(requests)
+        """Accounts of access control; see `rocketpy.admin.accounts.Accounts`."""
         self.groups: Groups = Groups(requests)
+        """Consumer groups; see `rocketpy.admin.groups.Groups`."""
 
     async def fetch_dead_letters(
         self, group: str, max_count: int = 1000, *, offsets: Mapping[MessageQueue, int] | None = None

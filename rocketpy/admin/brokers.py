@@ -39,41 +39,35 @@ _NO_PRODUCERS: Final = "not exist"
 
 @dataclass(frozen=True)
 class BrokerSummary:
-    """One broker, as `Brokers.list` finds it.
-
-    Attributes:
-        cluster: The name of its cluster.
-        name: Its name, which a master and its slaves share.
-        broker_id: 0 for a master.
-        address: Its address for clients.
-        version: Its version, such as ``V4_6_0``; None if it did not respond.
-        in_per_second: Messages stored per second, over the last 10 s; None if it did not respond.
-        out_per_second: Messages delivered per second, over the last 10 s; None if it did not respond.
-        error: The error of its request for this summary; None if it responded.
-    """
+    """One broker, as `Brokers.list` finds it."""
 
     cluster: str
+    """The name of its cluster."""
     name: str
+    """Its name, which a master and its slaves share."""
     broker_id: int
+    """0 for a master."""
     address: str
+    """Its address for clients."""
     version: str | None
+    """Its version, such as ``V4_6_0``; None if it did not respond."""
     in_per_second: float | None
+    """Messages stored per second, over the last 10 s; None if it did not respond."""
     out_per_second: float | None
+    """Messages delivered per second, over the last 10 s; None if it did not respond."""
     error: RocketError | None
+    """The error of its request for this summary; None if it responded."""
 
 
 class StatsPeriod(NamedTuple):
-    """A statistic over a period.
-
-    Attributes:
-        total: The sum of its values.
-        per_second: The sum, divided by the seconds of the period.
-        average: The average value.
-    """
+    """A statistic over a period."""
 
     total: int
+    """The sum of its values."""
     per_second: float
+    """The sum, divided by the seconds of the period."""
     average: float
+    """The average value."""
 
 
 class BrokerStatistic(NamedTuple):
@@ -85,21 +79,18 @@ class BrokerStatistic(NamedTuple):
 
 
 class ProducerMember(NamedTuple):
-    """A producer that is online.
-
-    Attributes:
-        client_id: Its client id.
-        address: The address of its connection, as a broker sees it.
-        language: The language of its client, such as JAVA or PYTHON.
-        version: The version of RocketMQ whose protocol it speaks, such as 4.6.0.
-        brokers: The brokers that it is connected to, sorted.
-    """
+    """A producer that is online."""
 
     client_id: str
+    """Its client id."""
     address: str
+    """The address of its connection, as a broker sees it."""
     language: str
+    """The language of its client, such as JAVA or PYTHON."""
     version: str
+    """The version of RocketMQ whose protocol it speaks, such as 4.6.0."""
     brokers: tuple[str, ...]
+    """The brokers that it is connected to, sorted."""
 
 
 class Brokers:

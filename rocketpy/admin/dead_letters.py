@@ -28,31 +28,25 @@ _TIMEOUT_MS: Final = 6000
 
 
 class DeadLetters(NamedTuple):
-    """Dead letters of a group.
-
-    Attributes:
-        messages: The dead letters.
-        next_offsets: The offset after them, for each queue that was read.
-    """
+    """Dead letters of a group."""
 
     messages: list[MessageExt]
+    """The dead letters."""
     next_offsets: dict[MessageQueue, int]
+    """The offset after them, for each queue that was read."""
 
 
 class ResendProgress(NamedTuple):
-    """The progress of `DeadLetterQueues.resend_all`.
-
-    Attributes:
-        resent: The number of dead letters that were sent again.
-        skipped: The number of dead letters that `wanted` left out.
-        damaged: The messages that cannot be sent: their records are damaged, or lack the original topic.
-        next_offsets: The next offset to read, for each queue that was begun.
-    """
+    """The progress of `DeadLetterQueues.resend_all`."""
 
     resent: int
+    """The number of dead letters that were sent again."""
     skipped: int
+    """The number of dead letters that `wanted` left out."""
     damaged: tuple[MessageExt, ...]
+    """The messages that cannot be sent: their records are damaged, or lack the original topic."""
     next_offsets: dict[MessageQueue, int]
+    """The next offset to read, for each queue that was begun."""
 
 
 class DeadLetterQueues:

@@ -34,41 +34,35 @@ _POLL_S: Final = 1.0
 
 
 class DrainPlan(NamedTuple):
-    """The effects of a drain of a broker.
-
-    Attributes:
-        broker: The name of the broker.
-        cluster: The name of its cluster.
-        address: The address of its master.
-        topics: The topics whose producers move to other brokers, sorted.
-        unmovable_topics: The topics that no other broker offers. Sends to them fail until the broker is back.
-        slaves: The addresses of its slaves. The drain waits for them, unless `is_elected`.
-        is_elected: Whether it leads a DLedger group. After its stop, another peer becomes the leader.
-        is_hidden: Whether name servers already hide it from producers.
-    """
+    """The effects of a drain of a broker."""
 
     broker: str
+    """The name of the broker."""
     cluster: str
+    """The name of its cluster."""
     address: str
+    """The address of its master."""
     topics: tuple[str, ...]
+    """The topics whose producers move to other brokers, sorted."""
     unmovable_topics: tuple[str, ...]
+    """The topics that no other broker offers. Sends to them fail until the broker is back."""
     slaves: tuple[str, ...]
+    """The addresses of its slaves. The drain waits for them, unless `is_elected`."""
     is_elected: bool
+    """Whether it leads a DLedger group. After its stop, another peer becomes the leader."""
     is_hidden: bool
+    """Whether name servers already hide it from producers."""
 
 
 class DrainProgress(NamedTuple):
-    """The progress of a drain.
-
-    Attributes:
-        stored: The number of messages that the broker has stored since producers were moved.
-        per_second: The rate of stored messages since the last report; 0 while slaves are copying.
-        lag_bytes: How many bytes the slowest slave is behind; 0 while the broker still stores messages.
-    """
+    """The progress of a drain."""
 
     stored: int
+    """The number of messages that the broker has stored since producers were moved."""
     per_second: float
+    """The rate of stored messages since the last report; 0 while slaves are copying."""
     lag_bytes: int
+    """How many bytes the slowest slave is behind; 0 while the broker still stores messages."""
 
 
 class Drain:

@@ -27,26 +27,23 @@ _SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """The settings of a consumer group on one broker. Source: RocketMQ SubscriptionGroupConfig.
-
-    Attributes:
-        enabled: Whether the group may consume.
-        broadcast: Whether the group may broadcast: each member receives all messages.
-        max_retries: How often a message is redelivered before it becomes a dead letter.
-        retry_queues: The number of queues of the group's retry topic that get retries. With 0, a message that
-            is sent back is dropped.
-        broker_id: The id of the broker to read from: 0 is the master.
-        broker_id_when_slow: The id of the broker to read from when the group is far behind.
-        notify_changes: Whether members are notified when other members join or leave.
-    """
+    """The settings of a consumer group on one broker. Source: RocketMQ SubscriptionGroupConfig."""
 
     enabled: bool = True
+    """Whether the group may consume."""
     broadcast: bool = True
+    """Whether the group may broadcast: each member receives all messages."""
     max_retries: int = 16
+    """How often a message is redelivered before it becomes a dead letter."""
     retry_queues: int = 1
+    """The number of queues of the group's retry topic that get retries. With 0, a message that is sent back
+    is dropped."""
     broker_id: int = 0
+    """The id of the broker to read from: 0 is the master."""
     broker_id_when_slow: int = 1
+    """The id of the broker to read from when the group is far behind."""
     notify_changes: bool = True
+    """Whether members are notified when other members join or leave."""
 
 
 class GroupChanges(TypedDict, total=False):

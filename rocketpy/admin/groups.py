@@ -62,55 +62,46 @@ _BROADCASTING: Final = "BROADCASTING"
 
 
 class GroupSummary(NamedTuple):
-    """A consumer group.
-
-    Attributes:
-        name: The name of the group.
-        brokers: Its settings, by broker name.
-    """
+    """A consumer group."""
 
     name: str
+    """The name of the group."""
     brokers: Mapping[str, GroupSettings]
+    """Its settings, by broker name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A consumer that is online.
-
-    Attributes:
-        client_id: Its client id.
-        address: The address of its connection, as a broker sees it.
-        language: The language of its client, such as JAVA or PYTHON.
-        version: The version of RocketMQ whose protocol it speaks, such as 4.6.0.
-        broadcasting: Whether it receives all messages, instead of a share of them.
-        brokers: The brokers that it is connected to, sorted.
-        subscriptions: Topic -> filter expression. Brokers of RocketMQ keep them by group, not by member: the
-            newest ones that any member has sent. Then `Groups.conflicts` shows whether members differ.
-    """
+    """A consumer that is online."""
 
     client_id: str
+    """Its client id."""
     address: str
+    """The address of its connection, as a broker sees it."""
     language: str
+    """The language of its client, such as JAVA or PYTHON."""
     version: str
+    """The version of RocketMQ whose protocol it speaks, such as 4.6.0."""
     broadcasting: bool
+    """Whether it receives all messages, instead of a share of them."""
     brokers: tuple[str, ...]
+    """The brokers that it is connected to, sorted."""
     subscriptions: Mapping[str, str]
+    """Topic -> filter expression. Brokers of RocketMQ keep them by group, not by member: the newest ones that
+    any member has sent. Then `Groups.conflicts` shows whether members differ."""
 
 
 class QueueLag(NamedTuple):
-    """The progress of a group in one queue.
-
-    Attributes:
-        end_offset: The offset that the next message will get.
-        group_offset: The offset that the group committed; 0 if it has none.
-        last_consumed_ms: When the last consumed message was stored, in ms since 1970; None without one.
-        client_id: The member to which the queue is assigned, if `lag` was called with ``with_clients=True``.
-    """
+    """The progress of a group in one queue."""
 
     end_offset: int
+    """The offset that the next message will get."""
     group_offset: int
+    """The offset that the group committed; 0 if it has none."""
     last_consumed_ms: int | None
+    """When the last consumed message was stored, in ms since 1970; None without one."""
     client_id: str | None = None
+    """The member to which the queue is assigned, if `lag` was called with ``with_clients=True``."""
 
     @property
     def lag(self) -> int:
@@ -120,15 +111,12 @@ class QueueLag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """The progress of a group in its queues.
-
-    Attributes:
-        queues: The progress by queue, sorted; it includes the queues of its retry topic.
-        messages_per_second: How many messages it consumes per second, measured by the brokers.
-    """
+    """The progress of a group in its queues."""
 
     queues: Mapping[MessageQueue, QueueLag]
+    """The progress by queue, sorted; it includes the queues of its retry topic."""
     messages_per_second: float
+    """How many messages it consumes per second, measured by the brokers."""
 
     @property
     def total(self) -> int:

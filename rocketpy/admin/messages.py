@@ -68,32 +68,26 @@ class TrackState(Enum):
 
 
 class MessageTrack(NamedTuple):
-    """What a group did with a message.
-
-    Attributes:
-        group: The consumer group.
-        state: Whether it has consumed the message.
-        is_online: Whether consumers of the group are connected.
-    """
+    """What a group did with a message."""
 
     group: str
+    """The consumer group."""
     state: TrackState
+    """Whether it has consumed the message."""
     is_online: bool
+    """Whether consumers of the group are connected."""
 
 
 class Delivery(NamedTuple):
-    """The result of a consumer that handled one message on request.
-
-    Attributes:
-        status: RocketMQ's name of the result: CR_SUCCESS, CR_LATER, CR_ROLLBACK, CR_COMMIT,
-            CR_THROW_EXCEPTION or CR_RETURN_NULL.
-        remark: The consumer's text, such as an exception.
-        spent_ms: How long the handler took.
-    """
+    """The result of a consumer that handled one message on request."""
 
     status: str
+    """RocketMQ's name of the result: CR_SUCCESS, CR_LATER, CR_ROLLBACK, CR_COMMIT, CR_THROW_EXCEPTION or
+    CR_RETURN_NULL."""
     remark: str | None
+    """The consumer's text, such as an exception."""
     spent_ms: int
+    """How long the handler took."""
 
 
 class Messages:

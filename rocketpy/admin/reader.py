@@ -19,16 +19,13 @@ _PULL_COUNT: Final = 32
 
 
 class OffsetRange(NamedTuple):
-    """A range of offsets of a queue: `begin` is included, `end` is not.
-
-    ends_exactly: whether `end` is after the last message of the range of times, and not only after that of
-    the queue.
-    """
+    """A range of offsets of a queue: `begin` is included, `end` is not."""
 
     queue: MessageQueue
     begin: int
     end: int
     ends_exactly: bool = False
+    """Whether `end` is after the last message of the range of times, and not only after that of the queue."""
 
 
 class ToolsConsumer(PullConsumer):

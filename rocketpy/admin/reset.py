@@ -112,15 +112,12 @@ class ResetTo:
 
 
 class OffsetChange(NamedTuple):
-    """The offset of a group in one queue.
-
-    Attributes:
-        old: The offset before; None if the group had none.
-        new: The offset after.
-    """
+    """The offset of a group in one queue."""
 
     old: int | None
+    """The offset before; None if the group had none."""
     new: int
+    """The offset after."""
 
 
 class OffsetReset:

@@ -51,36 +51,30 @@ _PUT_COUNTS: Final = "TOPIC_PUT_NUMS"
 
 
 class QueueOffsets(NamedTuple):
-    """The offsets of one queue.
-
-    Attributes:
-        min_offset: The lowest offset that can still be read.
-        max_offset: The offset that the next message will get.
-        last_stored_ms: When the last message was stored, in ms since 1970; None without one.
-    """
+    """The offsets of one queue."""
 
     min_offset: int
+    """The lowest offset that can still be read."""
     max_offset: int
+    """The offset that the next message will get."""
     last_stored_ms: int | None
+    """When the last message was stored, in ms since 1970; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic, as its brokers know it.
-
-    Attributes:
-        name: The name of the topic.
-        brokers: Its settings, by broker name.
-        queues: The offsets of its queues that can be written, sorted.
-        groups: The consumer groups that subscribe to it or have offsets in it, sorted.
-        messages_per_second: The messages sent to it per second, measured by the brokers over a minute.
-    """
+    """A topic, as its brokers know it."""
 
     name: str
+    """The name of the topic."""
     brokers: Mapping[str, TopicSettings]
+    """Its settings, by broker name."""
     queues: Mapping[MessageQueue, QueueOffsets]
+    """The offsets of its queues that can be written, sorted."""
     groups: tuple[str, ...]
+    """The consumer groups that subscribe to it or have offsets in it, sorted."""
     messages_per_second: float
+    """The messages sent to it per second, measured by the brokers over a minute."""
 
 
 class Topics:
@@ -407,9 +401,10 @@ def _check_unread(topic: str, read_queues: int, unread: Mapping[str, Mapping[str
 
 
 class _TopicOnBroker(NamedTuple):
-    """A topic, as one broker knows it. rate: messages sent to it per second."""
+    """A topic, as one broker knows it."""
 
     settings: TopicSettings
     queues: Mapping[MessageQueue, QueueOffsets]
     groups: Sequence[str]
     rate: float
+    """Messages sent to it per second."""

@@ -22,63 +22,51 @@ from rocketpy.protocol.message.trace import (
 
 
 class TracedSend(NamedTuple):
-    """A send that a broker has responded to.
-
-    Attributes:
-        report: The report of the producer: group, time, duration, broker and result.
-        client: The address of the producer's host.
-    """
+    """A send that a broker has responded to."""
 
     report: Sent
+    """The report of the producer: group, time, duration, broker and result."""
     client: str
+    """The address of the producer's host."""
 
 
 class TracedDelivery(NamedTuple):
-    """One call of a consumer's handler.
-
-    Attributes:
-        group: The consumer group; None when the report of the start is missing.
-        client: The address of the consumer's host.
-        started_ms: When it began, in ms since 1970; None when the report of the start is missing.
-        attempt: 1 for the first delivery; None when the report of the start is missing.
-        duration_ms: How long it took; None while there is no report of its end.
-        success: Whether the message was handled; None while there is no report of its end.
-        outcome: The handler's result; None while there is no report of its end.
-    """
+    """One call of a consumer's handler."""
 
     group: str | None
+    """The consumer group; None when the report of the start is missing."""
     client: str
+    """The address of the consumer's host."""
     started_ms: int | None
+    """When it began, in ms since 1970; None when the report of the start is missing."""
     attempt: int | None
+    """1 for the first delivery; None when the report of the start is missing."""
     duration_ms: int | None
+    """How long it took; None while there is no report of its end."""
     success: bool | None
+    """Whether the message was handled; None while there is no report of its end."""
     outcome: ConsumeOutcome | None
+    """The handler's result; None while there is no report of its end."""
 
 
 class TracedMessage(NamedTuple):
-    """What clients have reported about a message.
-
-    Attributes:
-        message_id: Its unique id.
-        sends: Its sends, oldest first; several if a producer sent it again.
-        deliveries: The calls of handlers, oldest first.
-    """
+    """What clients have reported about a message."""
 
     message_id: str
+    """Its unique id."""
     sends: tuple[TracedSend, ...]
+    """Its sends, oldest first; several if a producer sent it again."""
     deliveries: tuple[TracedDelivery, ...]
+    """The calls of handlers, oldest first."""
 
 
 class Traces(NamedTuple):
-    """The reports about the messages with one unique id or key.
-
-    Attributes:
-        messages: The messages, oldest first.
-        unreadable: The number of trace messages that cannot be read.
-    """
+    """The reports about the messages with one unique id or key."""
 
     messages: tuple[TracedMessage, ...]
+    """The messages, oldest first."""
     unreadable: int
+    """The number of trace messages that cannot be read."""
 
 
 def collect_traces(messages: Iterable[MessageExt], key: str) -> Traces:

@@ -214,23 +214,24 @@ class _ClientEndpoint(ClientOnlyEndpoint):
 
 @dataclass
 class ConnectionPool:
-    """All connections of a client.
-
-    opened: called with each new connection before its first request. handlers: functions that handle
-    requests from peers, by request code. signer: signs requests. hooks: called before a request is signed.
-    rejection: once set, every request fails with it. scheme: for addresses without one, as in RocketMQ's
-    routes. name_servers: the addresses of name servers; all others are brokers.
-    """
+    """All connections of a client."""
 
     tasks: Tasks
     options: ChannelOptions
     opened: Callable[[PeerConnection], None]
+    """Called with each new connection before its first request."""
     handlers: dict[int, RequestHandler] = field(default_factory=dict)
+    """Functions that handle requests from peers, by request code."""
     signer: Signer | None = None
+    """Signs requests."""
     hooks: tuple[RpcHook, ...] = ()
+    """Called before a request is signed."""
     rejection: RocketError | None = None
+    """Once set, every request fails with it."""
     scheme: str = "tcp"
+    """For addresses without one, as in RocketMQ's routes."""
     name_servers: set[str] = field(default_factory=set)
+    """The addresses of name servers; all others are brokers."""
     _connections: dict[str, PeerConnection] = field(default_factory=dict)
     _hook_log: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(log, 1.0))
 

@@ -78,10 +78,12 @@ async def lease(namesrv: str) -> Lease:
 
 
 class _EmbeddedAddress(NamedTuple):
-    """A parsed address. path: of the store; None for a temporary one. options: sorted by name."""
+    """A parsed address."""
 
     path: str | None
+    """Of the store; None for a temporary one."""
     options: tuple[tuple[str, str], ...]
+    """Sorted by name."""
 
     def __str__(self) -> str:
         options = "&".join(f"{name}={value}" for name, value in self.options)

@@ -40,19 +40,22 @@ class MemberSettings(NamedTuple):
 
 
 class MemberView(NamedTuple):
-    """A connection of a member. settings: None if they are unknown."""
+    """A connection of a member."""
 
     client_id: str
     address: str
     settings: MemberSettings | None
+    """None if they are unknown."""
 
 
 class Conflict(NamedTuple):
-    """A difference. kind: `CLIENT_ID`, or a field of `MemberSettings`. client_id: the one that is shared."""
+    """A difference."""
 
     kind: str
+    """`CLIENT_ID`, or a field of `MemberSettings`."""
     text: str
     client_id: str = ""
+    """The one that is shared."""
 
 
 def texts_of(conflicts: Iterable[Conflict]) -> list[str]:

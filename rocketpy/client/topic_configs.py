@@ -37,19 +37,16 @@ class Permission(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """The settings of a topic on one broker.
-
-    Attributes:
-        read_queues: The number of queues that consumers read.
-        write_queues: The number of queues that producers write to.
-        perm: What clients may do with it.
-        ordered: Whether it is an ordered topic: its queues do not change while a broker is down.
-    """
+    """The settings of a topic on one broker."""
 
     read_queues: int
+    """The number of queues that consumers read."""
     write_queues: int
+    """The number of queues that producers write to."""
     perm: Permission
+    """What clients may do with it."""
     ordered: bool
+    """Whether it is an ordered topic: its queues do not change while a broker is down."""
 
 
 @dataclass(frozen=True, slots=True)

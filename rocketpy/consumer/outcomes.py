@@ -39,21 +39,19 @@ class ConsumeResult(Enum):
 class Later:
     """`ConsumeResult.LATER` with options.
 
-    delay_level: delay before the redelivery, by the broker's table, see `DelayLevels`. A level above the last
-    counts as the last. 0: the broker's choice, longer each time. -1: no redelivery; the message goes to the
-    dead-letter topic. Ignored when orderly.
-    done: how many messages at the start of the batch are processed.
-    suspend_ms: how long an orderly queue pauses, at least 10 and at most 30000; None for
-    `PushConfig.suspend_ms`.
-    reason: why, for the dead letter that the message becomes.
-
     Raises UsageError for values of other types, and for a `delay_level` below -1.
     """
 
     delay_level: int = 0
+    """Delay before the redelivery, by the broker's table, see `DelayLevels`. A level above the last counts as
+    the last. 0: the broker's choice, longer each time. -1: no redelivery; the message goes to the dead-letter
+    topic. Ignored when orderly."""
     done: int = 0
+    """How many messages at the start of the batch are processed."""
     suspend_ms: int | None = None
+    """How long an orderly queue pauses, at least 10 and at most 30000; None for `PushConfig.suspend_ms`."""
     reason: str | None = field(default=None, compare=False)
+    """Why, for the dead letter that the message becomes."""
 
     __getstate__ = get_fields
     __setstate__ = set_fields
@@ -77,19 +75,19 @@ BatchHandler = Callable[[list[MessageExt]], "HandlerResult | Awaitable[HandlerRe
 
 @dataclass(frozen=True, slots=True)
 class HandlingResult:
-    """A handler's result after validation.
-
-    done: how many messages at the start of the batch are processed; None for all. later: options for the
-    other messages. kind: RocketMQ's name of the result (CMResult), which administration tools show.
-    remark: why messages are not processed, for tools and dead letters. is_foreign: the handler returned
-    something else than a result, so it is not known whether the messages are processed.
-    """
+    """A handler's result after validation."""
 
     done: int | None
+    """How many messages at the start of the batch are processed; None for all."""
     later: Later
+    """Options for the other messages."""
     kind: str
+    """RocketMQ's name of the result (CMResult), which administration tools show."""
     remark: str | None = None
+    """Why messages are not processed, for tools and dead letters."""
     is_foreign: bool = False
+    """The handler returned something else than a result, so it is not known whether the messages are
+    processed."""
 
 
 _LATER: Final = Later()

@@ -32,10 +32,11 @@ class _Counts:
 
 
 class _Sample(NamedTuple):
-    """Sums at one time. counts: by topic."""
+    """Sums at one time."""
 
     at_ms: float
     counts: dict[str, _Counts]
+    """By topic."""
 
 
 class ConsumerStats:

@@ -43,6 +43,8 @@ class MessageOptions(TypedDict, total=False):
 class TypedTopic(Generic[T]):
     """A topic whose bodies are values of one type.
 
+    For example:
+
         ORDERS = TypedTopic[Order]("Orders", msgspec.json.encode, msgspec.json.Decoder(Order).decode)
 
         @ORDERS.handler
@@ -50,20 +52,18 @@ class TypedTopic(Generic[T]):
             ...
 
         await producer.send(ORDERS.message(Order(number=7), keys="7"))
-
-    Attributes:
-        name: The name of the topic.
-        encode: Returns the body for a value, at least one byte.
-        decode: Returns the value of a body, or raises any exception.
-        undecodable: The result of a handler for a body that `decode` rejects. By default such a message
-            becomes a dead letter immediately, because a redelivery has the same bytes. An orderly consumer
-            does not support that and handles the message again; None skips it.
     """
 
     name: str
+    """The name of the topic."""
     encode: Callable[[T], bytes]
+    """Returns the body for a value, at least one byte."""
     decode: Callable[[bytes], T]
+    """Returns the value of a body, or raises any exception."""
     undecodable: HandlerResult = _DEAD_LETTER
+    """The result of a handler for a body that `decode` rejects. By default such a message becomes a dead
+    letter immediately, because a redelivery has the same bytes. An orderly consumer does not support that and
+    handles the message again; None skips it."""
 
     def __post_init__(self) -> None:
         check_callable(f"encode of topic {self.name}", self.encode, "value")

@@ -28,26 +28,28 @@ _CHECKSUM_NAME: Final = PROPERTY_BODY_CHECKSUM.encode()
 
 
 class Decoded(msgspec.Struct, gc=False):
-    """The messages of a response, in order.
-
-    offsets: queue offsets of the messages. failed: number of messages with a `decode_error`. limited: the
-    `decode_error` of messages that were not inflated because earlier bodies reached the limit, or None.
-    damage: why decoding ended before the last byte, or None.
-    """
+    """The messages of a response, in order."""
 
     messages: list[MessageExt]
     offsets: list[int]
+    """Queue offsets of the messages."""
     failed: int
+    """Number of messages with a `decode_error`."""
     limited: RocketError | None
+    """The `decode_error` of messages that were not inflated because earlier bodies reached the limit, or
+    None."""
     damage: RecordCorrupt | None
+    """Why decoding ended before the last byte, or None."""
 
 
 class PulledMessages(msgspec.Struct, gc=False):
-    """The messages of a pull. undecodable: number of them. next_offset: the offset of the next pull."""
+    """The messages of a pull."""
 
     messages: list[MessageExt]
     undecodable: int
+    """Number of them."""
     next_offset: int
+    """The offset of the next pull."""
 
 
 def decode_pull(

@@ -399,20 +399,17 @@ def _with_ids(
 
 
 class MessageExt(msgspec.Struct, gc=False, eq=False):
-    """A received message.
-
-    Attributes:
-        queue: The queue that it was read from.
-        body: The body, decompressed. With a `decode_error` it has the raw bytes, compressed or damaged. If
-            topic, properties and body cannot be separated, it has all bytes after the head of the record.
-        decode_error: Why the message cannot be decoded, or None.
-    """
+    """A received message."""
 
     _record: Record | PackedRecord
     queue: Final[MessageQueue]
+    """The queue that it was read from."""
     body: Final[bytes]
+    """The body, decompressed. With a `decode_error` it has the raw bytes, compressed or damaged. If topic,
+    properties and body cannot be separated, it has all bytes after the head of the record."""
     _properties: dict[str, str] | None = None
     decode_error: RocketError | None = None
+    """Why the message cannot be decoded, or None."""
 
     @property
     def _whole(self) -> Record:

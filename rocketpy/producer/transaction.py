@@ -91,29 +91,27 @@ _END: Final = {
 class TransactionSendResult(SendResult, frozen=True, gc=False, kw_only=True):
     """The broker's response to a half message, and how its local transaction ended.
 
-    Attributes:
-        queue_offset: The queue offset among the half messages, not in the topic's queue (QUIRKS 20).
-        transaction_id: The `Message.transaction_id` that the local transaction got.
-        state: How the local transaction ended.
-        end_delivered: Whether END_TRANSACTION was written to a connection to the broker, which does not
-            respond to it. If not, the broker does not know the end, and asks `check` later.
+    `queue_offset` is among the half messages, not in the topic's queue (QUIRKS 20). `transaction_id` is the
+    `Message.transaction_id` that the local transaction got.
     """
 
     state: LocalTransactionState
+    """How the local transaction ended."""
     end_delivered: bool = True
+    """Whether END_TRANSACTION was written to a connection to the broker, which does not respond to it. If
+    not, the broker does not know the end, and asks `check` later."""
 
 
 class HalfMessage(NamedTuple):
-    """A half message that a broker has stored.
-
-    message: with its transaction id. carrier: its properties as sent, with those that listeners added.
-    timeout_ms: how long attempts to send its end are repeated.
-    """
+    """A half message that a broker has stored."""
 
     message: Message
+    """With its transaction id."""
     result: SendResult
     carrier: Mapping[str, str]
+    """Its properties as sent, with those that listeners added."""
     timeout_ms: int
+    """How long attempts to send its end are repeated."""
 
 
 SendHalf = Callable[[Message, int | None], Awaitable[tuple[SendResult, Mapping[str, str]]]]
@@ -122,17 +120,16 @@ SendHalf = Callable[[Message, int | None], Awaitable[tuple[SendResult, Mapping[s
 
 @dataclass(eq=False)
 class Transactions:
-    """The transactions of one producer.
-
-    group: with its namespace. settle_listeners: notified when a transaction ends. timeout_ms: for repeating
-    the end of a half message that was sent without a timeout of its own.
-    """
+    """The transactions of one producer."""
 
     client: ClientInstance
     group: str
+    """With its namespace."""
     send_half: SendHalf
     settle_listeners: ListenerFanout[SettleListener]
+    """Notified when a transaction ends."""
     timeout_ms: int
+    """For repeating the end of a half message that was sent without a timeout of its own."""
     _: KW_ONLY
     require_send_ok: bool = False
 

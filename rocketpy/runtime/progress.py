@@ -62,11 +62,12 @@ class Progress:
 
 
 class FailingJob(NamedTuple):
-    """A job whose runs have failed since its last success. Times in ms. reason: of the last failure."""
+    """A job whose runs have failed since its last success. Times in ms."""
 
     since_ms: float
     last_ms: float
     reason: str
+    """Of the last failure."""
 
 
 class Jobs:

@@ -24,54 +24,51 @@ ENTRY_POINT_GROUP: Final = "rocketpy.telemetry"
 
 
 class Metric(NamedTuple):
-    """A metric of a server.
-
-    Attributes:
-        name: The name.
-        kind: A counter only grows while the server runs.
-        unit: A UCUM unit (``s``, ``By``, ``{message}``, ``1``).
-        description: One sentence.
-        labels: The names of the labels of its values.
-    """
+    """A metric of a server."""
 
     name: str
+    """The name."""
     kind: Literal["counter", "gauge"]
+    """A counter only grows while the server runs."""
     unit: str
+    """A UCUM unit (``s``, ``By``, ``{message}``, ``1``)."""
     description: str
+    """One sentence."""
     labels: tuple[str, ...] = ()
+    """The names of the labels of its values."""
 
 
 class Measured(NamedTuple):
-    """The current values of a metric. values: pairs of the label values and the number."""
+    """The current values of a metric."""
 
     metric: Metric
     values: Sequence[tuple[tuple[str, ...], float]]
+    """Pairs of the label values and the number."""
 
 
 class Stage(NamedTuple):
-    """A stage of a send in the broker. start_ns, end_ns: in ns since 1970."""
+    """A stage of a send in the broker."""
 
     name: str
     start_ns: int
+    """In ns since 1970."""
     end_ns: int
+    """In ns since 1970."""
 
 
 class BrokerSend(NamedTuple):
-    """A send that a broker has responded to.
-
-    Attributes:
-        topic: The topic.
-        partition: ``broker/queue id``.
-        carriers: The properties of the messages.
-        stages: The stages in the broker.
-        code: The response code; 0 is SUCCESS.
-    """
+    """A send that a broker has responded to."""
 
     topic: str
+    """The topic."""
     partition: str
+    """``broker/queue id``."""
     carriers: Sequence[Mapping[str, str]]
+    """The properties of the messages."""
     stages: Sequence[Stage]
+    """The stages in the broker."""
     code: int
+    """The response code; 0 is SUCCESS."""
 
 
 class Telemetry(Protocol):

@@ -72,7 +72,8 @@ class TcpListener:
         self._sockets = sockets
         self._adopt = adopt
         self._options = options
-        self._unfinished: dict[asyncio.Task[None], str] = {}  # task -> host of the peer
+        self._unfinished: dict[asyncio.Task[None], str] = {}
+        """Task -> host of the peer."""
         self._unfinished_max = max(_ACCEPTS_PER_TURN, options.max_connections // _UNFINISHED_SHARE)
         self._limited_log = RateLimitedLog(log)
         self.tasks: Final = Tasks(f"the listener at {self.address}")

@@ -29,17 +29,14 @@ _FULL_CONNECTIONS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of a peer.
-
-    Attributes:
-        scheme: ``tcp``, ``tls``, ``memory``, or the scheme of a registered transport.
-        host: The host; the name for ``memory``.
-        port: The port; 0 for ``memory``.
-    """
+    """The address of a peer."""
 
     scheme: str
+    """``tcp``, ``tls``, ``memory``, or the scheme of a registered transport."""
     host: str
+    """The host; the name for ``memory``."""
     port: int = 0
+    """The port; 0 for ``memory``."""
 
     @classmethod
     def parse(cls, text: str) -> Address:

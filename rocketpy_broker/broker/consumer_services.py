@@ -45,7 +45,7 @@ _CLIENT_SWEEP_S = 10.0
 
 
 class BrokerContext(NamedTuple):
-    """Objects that the parts of one broker share. access: None without access control."""
+    """Objects that the parts of one broker share."""
 
     config: BrokerConfig
     store: MessageStore
@@ -53,6 +53,7 @@ class BrokerContext(NamedTuple):
     topics: TopicTable
     tasks: Tasks
     access: AccessGuard | None
+    """None without access control."""
 
 
 class ConsumerServices:

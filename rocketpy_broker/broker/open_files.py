@@ -27,14 +27,12 @@ _UNLIMITED: Final = 1 << 20
 
 
 class OpenFileShares(NamedTuple):
-    """Shares of the limit of open files.
-
-    connections: maximum of clients; half as many descriptors are left for new connections and for replicas.
-    queue_files: see `ConsumeQueueConfig.handles_max`.
-    """
+    """Shares of the limit of open files."""
 
     connections: int
+    """Maximum of clients; half as many descriptors are left for new connections and for replicas."""
     queue_files: int
+    """See `ConsumeQueueConfig.handles_max`."""
 
 
 def open_files_limit() -> int:

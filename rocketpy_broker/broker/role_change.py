@@ -29,10 +29,7 @@ servers contain the address of the new master once it has registered."""
 
 @dataclass(eq=False)
 class RoleChangeHandler:
-    """Changes the role of a broker.
-
-    register: registers the broker with an id, or with its current id for None.
-    """
+    """Changes the role of a broker."""
 
     context: InitVar[BrokerContext]
     consumers: ConsumerServices
@@ -40,6 +37,7 @@ class RoleChangeHandler:
     sync: SlaveSync
     expired_offsets: ExpiredQueueOffsets
     register: Callable[[int | None], None]
+    """Registers the broker with an id, or with its current id for None."""
 
     def __post_init__(self, context: BrokerContext) -> None:
         config, self._store, _, self._topics, self._tasks, _ = context

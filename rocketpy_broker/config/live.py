@@ -52,25 +52,27 @@ _IGNORED: Final = {
 
 
 class Update(NamedTuple):
-    """Result of an update. changed: keys with a new value. notes: sentences for the operator."""
+    """Result of an update."""
 
     changed: frozenset[str]
+    """Keys with a new value."""
     notes: tuple[str, ...]
+    """Sentences for the operator."""
 
 
 @dataclass(eq=False)
 class LiveConfig:
-    """The settings of one running server.
-
-    keys: the keys that are shown. groups: the configuration object of each group. path: the file of the
-    settings; None if nothing may change. fixed: texts of more settings to show.
-    """
+    """The settings of one running server."""
 
     keys: Mapping[str, Key]
+    """The keys that are shown."""
     groups: Mapping[str, Any]
+    """The configuration object of each group."""
     path: Path | None
+    """The file of the settings; None if nothing may change."""
     _: KW_ONLY
     fixed: InitVar[Mapping[str, str]]
+    """Texts of more settings to show."""
     clock: Clock = system_clock
 
     def __post_init__(self, fixed: Mapping[str, str]) -> None:

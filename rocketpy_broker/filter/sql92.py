@@ -34,11 +34,13 @@ _ORDER: Final[dict[str, Callable[[int], bool]]] = {
 
 
 class _Node(NamedTuple):
-    """A part of an expression. kind: constant, property, boolean or number. depth: of nesting."""
+    """A part of an expression."""
 
     kind: str
+    """Constant, property, boolean or number."""
     evaluate: Evaluate
     depth: int = 1
+    """Of nesting."""
     value: Value = None
     """Value of a constant."""
 

@@ -29,13 +29,14 @@ Find = Callable[[str], SubscriptionData | None]
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class MessageFilter:
-    """A filter. tag_codes: hash codes of accepted tags, None for all. accepts: checks the stored properties
-    of a message; None without such a check. kept_bytes: approximate memory.
-    """
+    """A filter."""
 
     tag_codes: frozenset[int] | None = None
+    """Hash codes of accepted tags, None for all."""
     accepts: Callable[[bytes], bool] | None = None
+    """Checks the stored properties of a message; None without such a check."""
     kept_bytes: int = 0
+    """Approximate memory."""
 
 
 EVERYTHING: Final = MessageFilter()

@@ -49,11 +49,13 @@ class ExpressionInvalid(UsageError):
 
 
 class Token(NamedTuple):
-    """kind: integer, float, string, name, word (text in capitals), symbol, or end. at: position from 0."""
+    """A token of an SQL92 expression."""
 
     kind: str
+    """Integer, float, string, name, word (text in capitals), symbol, or end."""
     text: str
     at: int
+    """Position from 0."""
 
 
 def tokens(text: str) -> Iterator[Token]:

@@ -29,12 +29,14 @@ _OFF = "access control is off at this broker (aclEnable=false)"
 
 @dataclass(eq=False)
 class AccessHandler:
-    """Manages accounts. store: None without access control. address: as it is registered."""
+    """Manages accounts."""
 
     store: AccessStore | None
+    """None without access control."""
     config: BrokerConfig
     _: KW_ONLY
     address: str
+    """As it is registered."""
 
     @handles(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG)
     def put_account(self, channel: Channel, request: Command) -> Command:

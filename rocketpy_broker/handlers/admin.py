@@ -54,11 +54,7 @@ checks ended transactions again when the last is gone."""
 
 @dataclass(eq=False)
 class AdminHandler:
-    """Handles requests of operators' tools and of slaves.
-
-    offsets: loses the offsets of deleted topics. delay_offsets: returns the next offset of each delay level.
-    info: returns the runtime information. wait_registered: see `Registrar.wait_registered`.
-    """
+    """Handles requests of operators' tools and of slaves."""
 
     store: MessageStore
     topics: TopicTable
@@ -66,9 +62,13 @@ class AdminHandler:
     config: BrokerConfig
     _: KW_ONLY
     offsets: ConsumerOffsets
+    """Loses the offsets of deleted topics."""
     delay_offsets: Callable[[], dict[int, int]]
+    """Returns the next offset of each delay level."""
     info: Callable[[], dict[str, str]]
+    """Returns the runtime information."""
     wait_registered: Callable[[], Awaitable[None]]
+    """See `Registrar.wait_registered`."""
 
     def __post_init__(self) -> None:
         self._live = broker_live_config(self.config)

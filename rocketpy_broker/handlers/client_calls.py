@@ -48,7 +48,7 @@ _FOR_C: Final = "CPP"
 
 @dataclass(eq=False)
 class ClientCallHandler:
-    """Forwards requests to consumers. broker_name: for the message queues in requests and responses."""
+    """Forwards requests to consumers."""
 
     store: MessageStore
     topics: TopicTable
@@ -56,6 +56,7 @@ class ClientCallHandler:
     offsets: ConsumerOffsets
     _: KW_ONLY
     broker_name: str
+    """For the message queues in requests and responses."""
 
     # -- offsets ------------------------------------------------------------------------------
 

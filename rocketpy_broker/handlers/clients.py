@@ -71,10 +71,7 @@ class _GroupNames(msgspec.Struct, rename={"client_id": "clientID", "consumer_dat
 
 @dataclass(eq=False)
 class ClientHandler:
-    """Keeps the registry of clients and notifies a group's members when one joins or leaves.
-
-    now_ms: a monotonic clock. owner: returns the owner of a connection; see `ClientRegistry`.
-    """
+    """Keeps the registry of clients and notifies a group's members when one joins or leaves."""
 
     clients: ClientRegistry
     groups: SubscriptionGroupTable
@@ -84,7 +81,9 @@ class ClientHandler:
     config: ConsumeConfig
     _: KW_ONLY
     now_ms: Callable[[], float]
+    """A monotonic clock."""
     owner: Callable[[Channel], str]
+    """Returns the owner of a connection; see `ClientRegistry`."""
 
     def __post_init__(self) -> None:
         self._limited_log = RateLimitedLog(log)

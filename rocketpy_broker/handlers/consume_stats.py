@@ -57,10 +57,7 @@ _QUEUE_BYTES: Final = 120
 
 @dataclass(eq=False)
 class ConsumeStatsHandler:
-    """Responds from store, offsets and statistics. broker_name, address: as the broker is registered.
-
-    now_ms: a monotonic clock. sample: updates the statistics.
-    """
+    """Responds from store, offsets and statistics."""
 
     store: MessageStore
     topics: TopicTable
@@ -70,9 +67,13 @@ class ConsumeStatsHandler:
     stats: BrokerStats
     _: KW_ONLY
     broker_name: str
+    """As the broker is registered."""
     address: str
+    """As the broker is registered."""
     now_ms: Callable[[], float]
+    """A monotonic clock."""
     sample: Callable[[], None]
+    """Updates the statistics."""
 
     @handles(RequestCode.GET_TOPIC_STATS_INFO)
     def topic_stats(self, channel: Channel, request: Command) -> Command:

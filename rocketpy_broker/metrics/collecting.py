@@ -34,9 +34,7 @@ Values = list[tuple[tuple[str, ...], float]]
 
 
 class BrokerState(NamedTuple):
-    """State of a broker. delayed: waiting messages by level. halves: open transactions. slaves: connected
-    ones.
-    """
+    """State of a broker."""
 
     is_serving: bool
     connections: int
@@ -45,8 +43,11 @@ class BrokerState(NamedTuple):
     booted_ms: int
     store: StoreHealth
     delayed: dict[int, int]
+    """Waiting messages by level."""
     halves: int
+    """Open transactions."""
     slaves: Sequence[SlaveState]
+    """Connected ones."""
     slave_state: HaClientState | None
     peer: PeerHealth | None
     """Health of the DLedger peer; None without a DLedger group."""

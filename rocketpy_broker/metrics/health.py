@@ -15,10 +15,11 @@ from rocketpy_broker.metrics.http_server import HttpServer, Page
 
 
 class Check(NamedTuple):
-    """Result of a check. problem: None if it passed."""
+    """Result of a check."""
 
     name: str
     problem: str | None
+    """None if it passed."""
 
 
 def probe_server(

@@ -27,9 +27,10 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 
 class Page(NamedTuple):
-    """A response. status: code and reason."""
+    """A response."""
 
     status: str
+    """Code and reason."""
     body: bytes
     content_type: str = _TEXT
 

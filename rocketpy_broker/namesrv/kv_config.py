@@ -21,11 +21,12 @@ class _File(msgspec.Struct, rename="camel"):
 
 
 class KvChange(NamedTuple):
-    """A change of one setting. value: None deletes it."""
+    """A change of one setting."""
 
     namespace: str
     key: str
     value: str | None
+    """None deletes it."""
 
     @property
     def size(self) -> int:

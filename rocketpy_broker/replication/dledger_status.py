@@ -31,30 +31,32 @@ _TIMEOUT_MS: Final = 3000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerReport:
-    """The status of one peer. Values that it did not report are empty, or -1.
-
-    group, peer: dLegerGroup and dLegerSelfId. address: of its broker (`find_peers`), or of its own port
-    (`query_peers`). broker_id: as name servers know it. leader: the leader that this peer knows. lags: on the
-    leader, the number of missing entries of each follower. lags_ms: for how long each has lacked entries.
-    problem: why the peer did not respond or report its status, why it is not active, or which peers do not
-    respond to a leader or are behind it.
-    """
+    """The status of one peer. Values that it did not report are empty, or -1."""
 
     group: str = ""
+    """Its dLegerGroup."""
     peer: str = ""
+    """Its dLegerSelfId."""
     address: str = ""
+    """Of its broker (`find_peers`), or of its own port (`query_peers`)."""
     broker_name: str = ""
     broker_id: int = -1
+    """As name servers know it."""
     responds: bool = False
     role: str = ""
     term: int = -1
     leader: str = ""
+    """The leader that this peer knows."""
     end_index: int = -1
     committed_index: int = -1
     leader_changes: int = -1
     lags: dict[str, int] = field(default_factory=dict)
+    """On the leader, the number of missing entries of each follower."""
     lags_ms: dict[str, int] = field(default_factory=dict)
+    """For how long each has lacked entries."""
     problem: str = ""
+    """Why the peer did not respond or report its status, why it is not active, or which peers do not respond
+    to a leader or are behind it."""
 
 
 async def find_peers(

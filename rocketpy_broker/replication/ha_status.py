@@ -26,10 +26,7 @@ R = TypeVar("R", bound=Any)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerReport:
-    """The status of one broker.
-
-    problem: why it did not respond, why a slave does not copy, or why a SYNC_MASTER has no slave; or empty.
-    """
+    """The status of one broker."""
 
     name: str
     broker_id: int
@@ -43,6 +40,7 @@ class BrokerReport:
     state: str = ""
     """Name of the `HaClientState` of a slave."""
     problem: str = ""
+    """Why it did not respond, why a slave does not copy, or why a SYNC_MASTER has no slave; or empty."""
     slaves: tuple[SlaveState, ...] = ()
     """Its slaves, with what they have received and flushed."""
 

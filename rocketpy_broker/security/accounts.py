@@ -48,19 +48,19 @@ _RIGHTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account. topics, groups: rights by name that differ from the default rights.
-
-    allow_list: clients that need no signature and may do everything.
-    """
+    """An account."""
 
     access_key: str
     secret_key: bytes = field(repr=False)
     allow_list: AddressPattern
+    """Clients that need no signature and may do everything."""
     is_admin: bool
     default_topic: Right
     default_group: Right
     topics: Mapping[str, Right]
+    """Rights by topic that differ from the default right."""
     groups: Mapping[str, Right]
+    """Rights by group that differ from the default right."""
 
     def right_to_group(self, name: str) -> Right:
         """Return the right to act as a group. The default right does not apply to the broker's own group."""
@@ -106,14 +106,12 @@ class Account:
 
 
 class AccessFile(msgspec.Struct, kw_only=True, rename="camel"):
-    """Contents of plain_acl.yml. A list is None if its key has no value.
-
-    data_version: one element, the number of changes that administrators requested, and the time of the last.
-    """
+    """Contents of plain_acl.yml. A list is None if its key has no value."""
 
     global_white_remote_addresses: list[str] | None = None
     accounts: list[PlainAccessConfig] | None = None
     data_version: list[DataVersion] | None = None
+    """One element, the number of changes that administrators requested, and the time of the last."""
 
 
 @dataclass(frozen=True, slots=True)

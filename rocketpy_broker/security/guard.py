@@ -65,19 +65,19 @@ _V2_NEEDED: Final = (
 
 @dataclass(eq=False)
 class AccessGuard:
-    """Accepts or rejects the requests of one server.
-
-    callers: who may use each request code. unsigned_timeout_ms: a connection without an accepted
-    request is closed after this time. requires_v2: RocketMQ's signature is rejected. A broker must call
-    `connect` before the first request.
+    """Accepts or rejects the requests of one server. A broker must call `connect` before the first
+    request.
     """
 
     store: AccessStore
     callers: Mapping[int, AllowedCaller]
+    """Who may use each request code."""
     tasks: Tasks
     _: KW_ONLY
     unsigned_timeout_ms: InitVar[int]
+    """A connection without an accepted request is closed after this time."""
     requires_v2: bool = False
+    """RocketMQ's signature is rejected."""
     clock: Clock = system_clock
 
     def __post_init__(self, unsigned_timeout_ms: int) -> None:

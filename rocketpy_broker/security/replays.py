@@ -27,18 +27,21 @@ _NONCE_CHARACTERS_MAX: Final = 64
 
 @dataclass(slots=True)
 class _Session:
-    """seen: bit n is set if number `highest - n` was received. newest_ms: time of the newest signature."""
+    """What one session of a client has signed."""
 
     highest: int
     seen: int
+    """Bit n is set if number `highest - n` was received."""
     newest_ms: int
+    """Time of the newest signature."""
 
 
 @dataclass(slots=True)
 class _Account:
-    """Sessions, the least recently used one first. floor_ms: a new session must not be signed earlier."""
+    """Sessions, the least recently used one first."""
 
     floor_ms: int
+    """A new session must not be signed earlier."""
     sessions: OrderedDict[str, _Session] = field(default_factory=OrderedDict)
 
 

@@ -63,11 +63,12 @@ class Subject(Enum):
 
 
 class RequiredRight(NamedTuple):
-    """One right that an account needs. right: one of its bits is enough; ignored for CLIENT and REQUESTER."""
+    """One right that an account needs."""
 
     name: str
     kind: Subject
     right: Right
+    """One of its bits is enough; ignored for CLIENT and REQUESTER."""
 
     def __str__(self) -> str:
         return f"{self.kind.value}:{self.name}"
@@ -77,11 +78,12 @@ _Required = list[RequiredRight]
 
 
 class _Request(NamedTuple):
-    """A request to check. lookups: None on a name server."""
+    """A request to check."""
 
     command: Command
     fields: Mapping[str, str]
     lookups: BrokerLookups | None
+    """None on a name server."""
 
     def field(self, name: str) -> str | None:
         return self.fields.get(name)

@@ -37,9 +37,10 @@ def _same(value: Any) -> Any:
 
 
 class Setting(NamedTuple):
-    """The key that a field mirrors. name: None for a field that only has limits."""
+    """The key that a field mirrors."""
 
     name: str | None
+    """None for a field that only has limits."""
     read: Callable[[str], Any] | None = None
     """Parses the text of the key, raises ValueError or ConfigInvalid. None: the field's type decides."""
     show: Callable[[Any], Any] = _same

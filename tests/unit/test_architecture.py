@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from tools import import_map
-from tools.figures import TASK_OWNER, TASK_STARTERS, raw_tasks
+from tools.figures import TASK_OWNER, TASK_STARTERS, described_fields, raw_tasks
 from tools.import_map import EVERYWHERE, ROOT, SOURCES, Imports
 
 SCHEDULERS = ("call_soon", "call_soon_threadsafe", "call_later", "call_at")
@@ -275,6 +275,20 @@ def test_a_raw_task_is_found() -> None:
     assert _raw_tasks("loop.create_task(work())\nasyncio.ensure_future(work())\n") == [1, 2]
     assert _raw_tasks("from asyncio import create_task as begin\nx = asyncio.TaskGroup()\n") == [1, 2]
     assert _raw_tasks((ROOT / TASK_OWNER).read_text("utf-8")) != []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('class Place:\n    """A place. at: in bytes."""\n    at: int\n', [3]),
+        ('class Place:\n    """A place. name, at: as on disk."""\n    name: str\n    at: int\n', [3, 4]),
+        ('class Place:\n    """A place.\n\n    Attributes:\n        at: In bytes.\n    """\n', [1]),
+        ('class Place:\n    """A place."""\n    at: int\n    """In bytes."""\n', []),
+    ],
+)
+def test_a_field_that_its_class_describes_is_found(source: str, found: list[int]) -> None:
+    """The check in tools.figures could pass because it finds nothing."""
+    assert list(described_fields(ast.parse(source))) == found
 
 
 def test_imports_are_absolute(imports: Imports) -> None:

@@ -105,11 +105,13 @@ async def _exists(client: ClientConfig, topic: str) -> bool:
 
 @dataclass(eq=False)
 class Measured:
-    """The latencies of sends or of arrivals. started_s, ended_s: monotonic times, in seconds."""
+    """The latencies of sends or of arrivals."""
 
     latencies_ms: array[float] = field(default_factory=lambda: array("d"))
     started_s: float = 0.0
+    """Monotonic time, in seconds."""
     ended_s: float = 0.0
+    """Monotonic time, in seconds."""
 
     def add(self, due_ns: int) -> None:
         """Count a message that was due at `due_ns` (monotonic) and was confirmed or arrived now."""
@@ -139,7 +141,7 @@ def quantiles(values: Sequence[float]) -> dict[str, float]:
 
 @dataclass(eq=False)
 class Bench:
-    """One run. failed: the number of failed sends. first_error: the error of the first of them."""
+    """One run."""
 
     topic: str
     messages: int
@@ -149,7 +151,9 @@ class Bench:
     sent: Measured = field(default_factory=Measured)
     received: Measured = field(default_factory=Measured)
     failed: int = 0
+    """The number of failed sends."""
     first_error: RocketError | None = None
+    """The error of the first of them."""
     _run_id: bytes = field(default_factory=lambda: os.urandom(8))
     _all_sent: bool = False
     _complete: asyncio.Event = field(default_factory=asyncio.Event)

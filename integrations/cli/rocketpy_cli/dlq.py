@@ -36,11 +36,12 @@ _Since = Annotated[
 
 
 class _DeadLetterCount(NamedTuple):
-    """The number of a group's dead letters. last_stored_ms: ms since 1970; None without dead letters."""
+    """The number of a group's dead letters."""
 
     group: str
     messages: int
     last_stored_ms: int | None
+    """Ms since 1970; None without dead letters."""
 
 
 @dlq_app.command("list", epilog="Example: rocketpy dlq list --json")

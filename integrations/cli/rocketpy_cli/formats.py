@@ -21,13 +21,7 @@ _Part = Callable[[MessageExt], bytes]
 
 
 class PrintedMessage(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """A message as a JSON object: `rocketpy consume` prints it, `rocketpy send --json-lines` reads it.
-
-    Attributes:
-        body: The body as text; `send` also accepts any other JSON value.
-        body_base64: The body in base64, if it is not UTF-8.
-        delay_level: For `send` only.
-    """
+    """A message as a JSON object: `rocketpy consume` prints it, `rocketpy send --json-lines` reads it."""
 
     topic: str | None = None
     broker_name: str | None = None
@@ -40,9 +34,12 @@ class PrintedMessage(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
     keys: str | list[str] = msgspec.field(default_factory=list)
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     delay_level: int = 0
+    """For `send` only."""
     flag: int = 0
     body: object = None
+    """The body as text; `send` also accepts any other JSON value."""
     body_base64: str | None = None
+    """The body in base64, if it is not UTF-8."""
     decode_error: str | None = None
     dead_letter_reason: str | None = None
 

@@ -26,16 +26,12 @@ class Kind(Enum):
 
 
 class Position(NamedTuple):
-    """A position in every queue of a topic.
-
-    Attributes:
-        kind: What the position refers to.
-        number: With OFFSET, an offset, or a negative count of messages before the end; with TIME, ms since
-            1970.
-    """
+    """A position in every queue of a topic."""
 
     kind: Kind
+    """What the position refers to."""
     number: int = 0
+    """With OFFSET, an offset, or a negative count of messages before the end; with TIME, ms since 1970."""
 
     async def offset(self, consumer: PullConsumer, queue: MessageQueue) -> int:
         """Return the offset of this position; for a time, it may be lower. Raises RocketError."""

@@ -51,15 +51,12 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The cluster that a command uses.
-
-    Attributes:
-        client: The configuration of clients for it.
-        profile: The name of the profile that describes it; empty without a profile.
-    """
+    """The cluster that a command uses."""
 
     client: ClientConfig
+    """The configuration of clients for it."""
     profile: str
+    """The name of the profile that describes it; empty without a profile."""
 
     def __str__(self) -> str:
         namespace = f", namespace {self.client.namespace}" if self.client.namespace else ""

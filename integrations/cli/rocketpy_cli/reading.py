@@ -124,15 +124,13 @@ async def _new_queues(
 
 @dataclass(eq=False)
 class _QueueReader:
-    """Each call prints the messages of one queue.
-
-    since_ms: skip the leading messages of each queue that were stored before it (ms since 1970; 0: none).
-    """
+    """Each call prints the messages of one queue."""
 
     consumer: PullConsumer
     expression: Expression
     printer: Printer
     since_ms: int
+    """Skip the leading messages of each queue that were stored before it (ms since 1970; 0: none)."""
 
     async def __call__(self, queue: MessageQueue, offset: int, end: int | None) -> None:
         """Read from an offset to `end`; None: forever. The next pull runs while messages are printed."""

@@ -153,10 +153,11 @@ async def _send_input(producer: Producer, source: Input, sender: LineSender, *, 
 
 
 class Input(NamedTuple):
-    """The input of the command. whole: it is a single body, instead of one body in each line."""
+    """The input of the command."""
 
     descriptor: int
     whole: bool
+    """It is a single body, instead of one body in each line."""
 
     async def batches(self) -> AsyncIterator[list[bytes]]:
         """Yield lists of lines, or a list with the single body. Raises MessageTooLarge and OSError."""
@@ -169,15 +170,13 @@ class Input(NamedTuple):
 
 @dataclass(eq=False)
 class LineSender:
-    """Sends many messages, with many of them in flight.
-
-    columns: makes the messages of batches; None sends each message individually.
-    """
+    """Sends many messages, with many of them in flight."""
 
     producer: Producer
     parse: Parse
     rate: float | None
     columns: MakeColumns | None = None
+    """Makes the messages of batches; None sends each message individually."""
 
     def __post_init__(self) -> None:
         self._batches: set[asyncio.Task[None]] = set()

@@ -31,11 +31,12 @@ _LINKS_MAX = 128
 
 
 class _Running(NamedTuple):
-    """A span that has not ended. started_s: its start, by `time.perf_counter`."""
+    """A span that has not ended."""
 
     span: Span
     token: Token[Context]
     started_s: float
+    """Its start, by `time.perf_counter`."""
 
 
 class ReceiveSpans:

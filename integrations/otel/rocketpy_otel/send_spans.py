@@ -32,10 +32,11 @@ from rocketpy_otel.tracing import Tracing, is_suppressed
 
 
 class _Started(NamedTuple):
-    """A send that has not ended. started_s: its start, by `time.perf_counter`."""
+    """A send that has not ended."""
 
     span: Span
     started_s: float
+    """Its start, by `time.perf_counter`."""
 
 
 class SendSpans:

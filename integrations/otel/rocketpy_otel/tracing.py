@@ -58,12 +58,13 @@ class Contexts:
 
 @dataclass(frozen=True)
 class Tracing:
-    """Dependencies of the span listeners of one client. namespace: the namespace of that client."""
+    """Dependencies of the span listeners of one client."""
 
     tracer: Tracer
     instruments: Instruments
     contexts: Contexts
     namespace: str
+    """The namespace of that client."""
 
 
 def is_suppressed() -> bool:

@@ -87,17 +87,14 @@ class ClusterThread:
 
 
 class RocketMQ:
-    """One test's view of the servers: its topics and groups have a separate namespace.
-
-    Attributes:
-        client: Settings for producers and consumers, ``Producer("orders", client=rocketmq.client)``.
-    """
+    """One test's view of the servers: its topics and groups have a separate namespace."""
 
     def __init__(self, servers: ClusterThread, namespace: str) -> None:
         self._servers = servers
         self.client: Final = ClientConfig(
             namesrv=servers.cluster.namesrv_address, namespace=namespace, route_refresh_ms=1000
         )
+        """Settings for producers and consumers, ``Producer("orders", client=rocketmq.client)``."""
         self._stored = StoredMessages(servers.cluster, namespace)
         self._producer: Producer | None = None
 

@@ -19,10 +19,12 @@ DISK_FULL: Final = DiskFull("the disk is full; this fault was set by the test")
 
 @dataclass(slots=True)
 class Faults:
-    """The active faults. delay_s: delay of each request. rejections: errors that reject messages."""
+    """The active faults."""
 
     delay_s: float = 0
+    """Delay of each request."""
     rejections: dict[Reason, StoreError] = field(default_factory=dict)
+    """Errors that reject messages."""
 
 
 def apply_rejections(faults: Faults, store: MessageStore) -> None:

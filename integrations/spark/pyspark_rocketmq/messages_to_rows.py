@@ -29,25 +29,30 @@ _HIDDEN: Final = RESERVED_PROPERTIES | TIMER_PROPERTIES | {PROPERTY_BODY_MARK}
 
 
 class Column(NamedTuple):
-    """A column of a read. name: as the user wrote it. field: its name in the source."""
+    """A column of a read."""
 
     name: str
+    """As the user wrote it."""
     field: str
+    """Its name in the source."""
 
 
 class QueueMessages(NamedTuple):
-    """Messages of one queue. bodies: decompressed; None if no column needs them."""
+    """Messages of one queue."""
 
     records: RecordArrays
     queue: QueueName
     bodies: pa.Array | None
+    """Decompressed; None if no column needs them."""
 
 
 class _Kind(NamedTuple):
-    """A kind of column. spark_type: as in DDL. values: makes the column."""
+    """A kind of column."""
 
     spark_type: str
+    """As in DDL."""
     values: Callable[[QueueMessages], pa.Array]
+    """Makes the column."""
 
 
 def _bodies(messages: QueueMessages) -> pa.Array:

@@ -48,15 +48,14 @@ JsonOffsets = dict[str, dict[str, dict[str, int]]]
 
 
 class Position(NamedTuple):
-    """Where a read starts or ends.
-
-    option: The name of the option. value: EARLIEST, LATEST or a time for all queues, or the offset or time
-    of each queue. is_time: Whether values are times, in ms since 1970.
-    """
+    """Where a read starts or ends."""
 
     option: str
+    """The name of the option."""
     value: int | Offsets
+    """EARLIEST, LATEST or a time for all queues, or the offset or time of each queue."""
     is_time: bool = False
+    """Whether values are times, in ms since 1970."""
 
 
 def to_json(offsets: Mapping[QueueName, int]) -> JsonOffsets:

@@ -293,10 +293,7 @@ def _check_readable(name: str, path: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Options of a write. `docs/guides/spark-sink.md` has the table of options.
-
-    trace_context: names and values of the W3C trace context: traceparent, tracestate, baggage.
-    """
+    """Options of a write. `docs/guides/spark-sink.md` has the table of options."""
 
     connection: Connection
     group: str
@@ -317,6 +314,7 @@ class SinkOptions:
     require_send_ok: bool
     row_id_property: str
     trace_context: tuple[tuple[str, str], ...] = ()
+    """Names and values of the W3C trace context: traceparent, tracestate, baggage."""
 
     @classmethod
     def read(cls, given: Mapping[str, object]) -> SinkOptions:
@@ -382,23 +380,21 @@ def _property_name(options: Options, option: str, default: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Options of a read. `docs/guides/spark-source.md` has the table of options.
-
-    topics: the topics to read; empty if `pattern` selects them. assigned: the queues to read; empty for all
-    queues of the topics. needs_match: whether a starting time after the last message of a queue is an error.
-    tags: only messages with one of these tags are read; empty for all. pushdown: whether the broker selects
-    the tags, instead of the task. sql: an SQL92 condition, which the broker evaluates; empty for none. A
-    limit of 0 means that there is none.
+    """Options of a read. `docs/guides/spark-source.md` has the table of options. A limit of 0 means that
+    there is none.
     """
 
     connection: Connection
     group: str
     topics: tuple[str, ...]
+    """The topics to read; empty if `pattern` selects them."""
     pattern: re.Pattern[str] | None
     assigned: frozenset[QueueName]
+    """The queues to read; empty for all queues of the topics."""
     starting: Position
     ending: Position
     needs_match: bool
+    """Whether a starting time after the last message of a queue is an error."""
     max_offsets_per_trigger: int
     min_offsets_per_trigger: int
     trigger_delay_ms: int
@@ -408,8 +404,11 @@ class SourceOptions:
     fail_on_data_loss: bool
     commit_offsets: bool
     tags: frozenset[str]
+    """Only messages with one of these tags are read; empty for all."""
     pushdown: bool
+    """Whether the broker selects the tags, instead of the task."""
     sql: str
+    """An SQL92 condition, which the broker evaluates; empty for none."""
     pull_rows: int
     pull_timeout_ms: int
     delivery_timeout_ms: int

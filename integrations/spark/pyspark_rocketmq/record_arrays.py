@@ -181,10 +181,6 @@ class PropertyArrays:
         texts: The properties of each message, encoded. As in `properties.decode`, malformed properties are
             dropped, and the last of several with the same name counts.
 
-    Attributes:
-        rows: The index of each property's message.
-        values: The value of each property.
-
     Raises:
         ArrowInvalid: A text is not UTF-8.
     """
@@ -194,13 +190,16 @@ class PropertyArrays:
         row_ends = np.frombuffer(texts.buffers()[1], np.int32, len(texts) + 1, 4 * texts.offset)[1:]
         data = texts.buffers()[2] or pa.py_buffer(b"")
         content = np.frombuffer(data, np.uint8)[: row_ends[-1]]
-        self.rows, begins, name_ends, ends = _split(content, row_ends)
+        rows, begins, name_ends, ends = _split(content, row_ends)
+        self.rows = rows
+        """The index of each property's message."""
         parts = _parts(data, np.stack((begins, name_ends, name_ends + 1, ends), axis=1).ravel())
         names = parts.take(pa.array(np.arange(len(begins)) * 4)).dictionary_encode()
         self._names = names.dictionary.cast(pa.string())
         self._codes = names.indices.to_numpy()
         """The name of each property, as an index into `_names`."""
         self.values = parts.take(pa.array(np.arange(len(begins)) * 4 + 2)).cast(pa.string())
+        """The value of each property."""
 
     def values_of(self, name: str) -> pa.Array:
         """Return the value of a property for each message; null where there is none."""

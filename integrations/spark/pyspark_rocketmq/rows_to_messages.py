@@ -93,19 +93,20 @@ class RowNotSent(RuntimeError):
 
 
 class RequestRows(NamedTuple):
-    """Rows for one request. numbers: row numbers in the partition, ascending. size: bytes of the bodies.
-
-    queue: None for any. is_delayed: the rows must be sent one by one. columns: the other columns of the rows,
-    by name.
-    """
+    """Rows for one request."""
 
     topic: str
     queue: MessageQueue | None
+    """None for any."""
     is_delayed: bool
+    """The rows must be sent one by one."""
     numbers: Sequence[int]
+    """Row numbers in the partition, ascending."""
     bodies: pa.Array
     size: int
+    """Bytes of the bodies."""
     columns: Mapping[str, pa.Array]
+    """The other columns of the rows, by name."""
 
 
 class _Group(NamedTuple):

@@ -46,13 +46,12 @@ _SINGLES_PER_REQUEST: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class TaskId:
-    """Identifies the rows of a task; the same for every attempt of the task and the batch.
-
-    run_id: the id of the query or of one batch write. batch_id: the micro-batch; 0 in a batch write.
-    """
+    """Identifies the rows of a task; the same for every attempt of the task and the batch."""
 
     run_id: str
+    """The id of the query or of one batch write."""
     batch_id: int
+    """The micro-batch; 0 in a batch write."""
     partition: int
 
     @property
@@ -63,31 +62,30 @@ class TaskId:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Result of a task.
-
-    body_bytes: the total of all messages, before compression. retried: rows that were sent again, counted
-    for each retry; at most this number of duplicates may be stored.
-    """
+    """Result of a task."""
 
     partition: int
     rows: int
     body_bytes: int
+    """The total of all messages, before compression."""
     retried: int = 0
+    """Rows that were sent again, counted for each retry; at most this number of duplicates may be stored."""
 
 
 class _InFlight(NamedTuple):
-    """Rows that are being sent. numbers: row numbers in the partition, ascending. size: bytes of the bodies.
-
-    first_sent, last_sent: monotonic times of the first and of the last attempt, in seconds.
-    """
+    """Rows that are being sent."""
 
     numbers: Sequence[int]
+    """Row numbers in the partition, ascending."""
     messages: Sequence[Message]
     queue: MessageQueue | None
     size: int
+    """Bytes of the bodies."""
     future: Future[Any]
     first_sent: float
+    """Monotonic time of the first attempt, in seconds."""
     last_sent: float
+    """Monotonic time of the last attempt, in seconds."""
 
 
 def send_rows(

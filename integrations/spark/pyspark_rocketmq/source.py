@@ -48,13 +48,15 @@ _CHECKSUM_NAME: Final = PROPERTY_BODY_CHECKSUM.encode()
 
 
 class Pulled(NamedTuple):
-    """The records of one pull. starts: where each begins. offsets: their queue offsets, ascending."""
+    """The records of one pull."""
 
     status: PullStatus
     next_offset: int
     data: bytes
     starts: Sequence[int] | Ints
+    """Where each begins."""
     offsets: Sequence[int]
+    """Their queue offsets, ascending."""
 
     def between(self, begin: int, end: int) -> Pulled:
         """Return the records with offsets from `begin` to before `end`."""
@@ -84,10 +86,12 @@ def read_ranges(
 
 
 class _Round(NamedTuple):
-    """Concurrent pulls. ranges: begin and end of each, in order. counts: messages requested by each."""
+    """Concurrent pulls."""
 
     ranges: Sequence[tuple[int, int]]
+    """Begin and end of each, in order."""
     counts: Sequence[int]
+    """Messages requested by each."""
     responses: Future[list[PullResponse | RocketError]]
 
     @property
@@ -115,17 +119,15 @@ class _Limits:
     A broker limits the messages and bytes of a response, however many a pull requests. The first pull of a
     task shows how many messages that is. In each round the last pull requests more, to detect a higher
     limit.
-
-    Attributes:
-        most: Maximum number of messages that a pull requests, from option pullBatchSize.
-        step: Number of messages that a pull returns; 0 until it is known.
-        pulls: Number of pulls in a round.
     """
 
     def __init__(self, most: int) -> None:
         self.most: Final = most
+        """Maximum number of messages that a pull requests, from option pullBatchSize."""
         self.step = 0
+        """Number of messages that a pull returns; 0 until it is known."""
         self.pulls = 1
+        """Number of pulls in a round."""
 
     def learn(self, learned: Sequence[_Learned]) -> None:
         """Adapt to the responses of a round."""

@@ -20,15 +20,16 @@ from rocketpy.protocol.bodies import MessageQueue
 
 @dataclass(slots=True)
 class BrokerLatencies:
-    """The latest latencies of brokers, and the choice of a queue by them.
-
-    latency_ms, not_available_ms: the two lists, of equal length, the first one ascending. failed_ms: the
-    latency of a failed attempt. All times are in ms, `now_ms` from a monotonic clock.
+    """The latest latencies of brokers, and the choice of a queue by them. All times are in ms, `now_ms` from
+    a monotonic clock.
     """
 
     latency_ms: Sequence[int]
+    """Latencies, in ascending order; `not_available_ms` has as many elements."""
     not_available_ms: Sequence[int]
+    """How long a broker is not used after an attempt with at least that latency."""
     failed_ms: int
+    """The latency of a failed attempt."""
     _seen: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Broker name to its last latency and the time when it is available again, in ms."""
     _next_index: int = 0

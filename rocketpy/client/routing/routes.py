@@ -50,18 +50,18 @@ class CachedRoute:
 
 @dataclass(frozen=True, slots=True)
 class PublishRoute:
-    """Where messages of a topic can be sent.
-
-    queues: in round-robin order. masters: broker name to the address of its master. ordered: whether the
-    queues come from the topic's order configuration, so that their number is independent of failed brokers.
-    brokers_without_master: names of writable brokers whose master has failed, or is being elected.
-    """
+    """Where messages of a topic can be sent."""
 
     topic: str
     queues: tuple[MessageQueue, ...]
+    """In round-robin order."""
     masters: Mapping[str, str]
+    """Broker name to the address of its master."""
     ordered: bool = False
+    """Whether the queues come from the topic's order configuration, so that their number is independent of
+    failed brokers."""
     brokers_without_master: frozenset[str] = frozenset()
+    """Names of writable brokers whose master has failed, or is being elected."""
 
 
 def check_route(topic: str, route: TopicRouteData) -> None:

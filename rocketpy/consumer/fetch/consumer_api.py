@@ -90,15 +90,14 @@ class PullResponse(NamedTuple):
 
 
 class MemberList(NamedTuple):
-    """A broker's list of a group's members.
-
-    client_ids: in the broker's order. address: of the broker. opened_ms: when the connection to it was
-    opened, on the clock of `ClientInstance.now_ms`.
-    """
+    """A broker's list of a group's members."""
 
     client_ids: list[str]
+    """In the broker's order."""
     address: str
+    """Of the broker."""
     opened_ms: float
+    """When the connection to it was opened, on the clock of `ClientInstance.now_ms`."""
 
 
 class ConsumerApi(BrokerApi):

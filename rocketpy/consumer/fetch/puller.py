@@ -79,32 +79,34 @@ OnPull = Callable[[MessageQueue, int, Sequence[MessageExt] | RocketError], None]
 
 @dataclass(slots=True, kw_only=True)
 class PullContext:
-    """The parts of a member that its pullers share.
-
-    subscription: returns the subscription of a topic; None if there is none. limits: returns the limits of a
-    queue. restore_topics: gives messages their original topics. deliver: receives these messages, and how
-    many of them cannot be decoded. on_offset_illegal: called when an offset is outside of its queue, with the
-    offset to continue at. commits: whether pulls carry the offset to commit. carries_filter: whether they
-    carry the subscription. record_pull: called with topic, number of messages and duration in ms of each pull
-    that found some. rejection_log: for rejected requests, the same for all queues. on_pull: None without
-    listeners. paused: no queue is pulled.
-    """
+    """The parts of a member that its pullers share."""
 
     client: ClientInstance
     tasks: Tasks
     api: ConsumerApi
     config: MemberConfig
     subscription: Callable[[str], SubscriptionData | None]
+    """Returns the subscription of a topic; None if there is none."""
     limits: Callable[[], Limits]
+    """Returns the limits of a queue."""
     restore_topics: Callable[[list[MessageExt]], list[MessageExt]]
+    """Gives messages their original topics."""
     deliver: Callable[[Puller, list[MessageExt], int], None]
+    """Receives these messages, and how many of them cannot be decoded."""
     on_offset_illegal: Callable[[Puller, int], None]
+    """Called when an offset is outside of its queue, with the offset to continue at."""
     commits: bool
+    """Whether pulls carry the offset to commit."""
     carries_filter: bool
+    """Whether they carry the subscription."""
     record_pull: Callable[[str, int, float], None]
+    """Called with topic, number of messages and duration in ms of each pull that found some."""
     rejection_log: RateLimitedLog
+    """For rejected requests, the same for all queues."""
     on_pull: OnPull | None = None
+    """None without listeners."""
     paused: bool = False
+    """No queue is pulled."""
 
 
 class _PullFields:
@@ -423,10 +425,12 @@ class Puller:
 
 
 class _Move(NamedTuple):
-    """A reset of a queue's offset. at_ms: its time. pause_s: the pause after it."""
+    """A reset of a queue's offset."""
 
     at_ms: float
+    """Its time."""
     pause_s: float
+    """The pause after it."""
 
 
 class OffsetMoveBackoff:

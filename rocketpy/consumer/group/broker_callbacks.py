@@ -67,7 +67,8 @@ class ClientRemotingProcessor:
 
     def __init__(self, client: ClientInstance) -> None:
         self._client = client
-        self._groups: dict[str, GroupRegistration] = {}  # by name, with the namespace
+        self._groups: dict[str, GroupRegistration] = {}
+        """By name, with the namespace."""
         client.connections.handlers.update(
             {
                 RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._ids_changed,

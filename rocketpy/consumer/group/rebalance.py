@@ -40,15 +40,13 @@ class AssignmentChanges(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """Compares the queues that are assigned to one member with those that it has.
-
-    broadcasting: every member is assigned every queue, so the other members are ignored.
-    """
+    """Compares the queues that are assigned to one member with those that it has."""
 
     group: str
     client_id: str
     strategy: AllocationStrategy
     broadcasting: bool
+    """Every member is assigned every queue, so the other members are ignored."""
 
     def changes(
         self,
@@ -114,7 +112,8 @@ class Handover:
         self._rebalance = rebalance
         self._limit_ms = wait_ms and wait_ms + _RELEASE_GRACE_MS
         self._refresh_ms = refresh_ms
-        self._assignments: dict[str, list[_Assignment]] = {}  # the current one is the last
+        self._assignments: dict[str, list[_Assignment]] = {}
+        """The current one is the last."""
         self._refused_ms: dict[MessageQueue, float] = {}
 
     @property
@@ -204,7 +203,8 @@ class MemberLists:
     def __init__(self) -> None:
         self._last: frozenset[str] = frozenset()
         self._first_ms: float | None = None
-        self._awaited: dict[str, tuple[float, set[str]]] = {}  # by address: the connection's age, the members
+        self._awaited: dict[str, tuple[float, set[str]]] = {}
+        """By address: when its connection was opened, and the members."""
 
     def complete(
         self, listed: Collection[str], address: str, opened_ms: float, now_ms: float

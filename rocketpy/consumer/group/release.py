@@ -33,29 +33,28 @@ _COMMIT_TIME_MS: Final = 60_000
 
 
 class _Release(NamedTuple):
-    """A queue that is being released. offset: to commit; None for the offset after the handled messages."""
+    """A queue that is being released."""
 
     puller: Puller
     offset: int | None
+    """To commit; None for the offset after the handled messages."""
     task: asyncio.Task[None]
 
 
 @dataclass(eq=False)
 class Releases:
-    """The queues that a member is releasing.
-
-    wait_ms: limit of the wait for running handlers; None for orderly members, whose handlers must have ended.
-    stores_offsets: whether the member commits the offset after the handled messages. committing: held during
-    commits of the application; a queue is unlocked only after them.
-    """
+    """The queues that a member is releasing."""
 
     client: ClientInstance
     tasks: Tasks
     offsets: OffsetStore
     wait_ms: int | None
+    """Limit of the wait for running handlers; None for orderly members, whose handlers must have ended."""
     stores_offsets: bool
+    """Whether the member commits the offset after the handled messages."""
     locks: QueueLocks
     committing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held during commits of the application; a queue is unlocked only after them."""
 
     def __post_init__(self) -> None:
         self._running: dict[MessageQueue, _Release] = {}

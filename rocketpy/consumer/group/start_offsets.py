@@ -19,13 +19,15 @@ DEFAULT_TIMESTAMP_AGE_MS: Final = 30 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class StartOffsets:
-    """retry_topic: of the group. started_ms: start of the member, in ms since 1970."""
+    """Finds where a member begins in the queues that it acquires."""
 
     api: ConsumerApi
     offsets: OffsetStore
     config: MemberConfig
     retry_topic: str
+    """Of the group."""
     started_ms: int
+    """Start of the member, in ms since 1970."""
 
     async def of(self, queue: MessageQueue) -> int:
         """Return the committed offset, or else the one that `MemberConfig.consume_from` says."""

@@ -57,7 +57,7 @@ class ConsumeService(Protocol):
 
 @dataclass(eq=False)
 class HandlerService:
-    """Base class of the services that call the handler of a push consumer. clock: monotonic time in ms."""
+    """Base class of the services that call the handler of a push consumer."""
 
     adapter: HandlerAdapter
     config: PushConfig
@@ -65,6 +65,7 @@ class HandlerService:
     stats: ConsumerStats
     tasks: Tasks
     clock: Callable[[], float]
+    """Monotonic time in ms."""
 
     def __post_init__(self) -> None:
         self._limited_log = RateLimitedLog(log)

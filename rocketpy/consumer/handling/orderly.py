@@ -43,13 +43,11 @@ Lock = Callable[[Puller], Awaitable[bool]]
 
 @dataclass(eq=False)
 class OrderlyConsumeService(HandlerService):
-    """Handles each queue in a task of its own, which runs while the queue has messages.
-
-    lock: requests an expired lock of a queue again and returns whether it is granted; None when broadcasting,
-    where members do not share queues.
-    """
+    """Handles each queue in a task of its own, which runs while the queue has messages."""
 
     lock: Lock | None
+    """Requests an expired lock of a queue again and returns whether it is granted; None when broadcasting,
+    where members do not share queues."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

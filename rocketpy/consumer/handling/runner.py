@@ -51,12 +51,13 @@ _SUCCESS: Final = ConsumeResult.SUCCESS
 
 
 class CompletedCalls(NamedTuple):
-    """Calls for messages of one queue with the same result. took_ms: duration of all calls together."""
+    """Calls for messages of one queue with the same result."""
 
     puller: Puller
     messages: Sequence[MessageExt]
     result: HandlingResult
     took_ms: float
+    """Duration of all calls together."""
     calls: int
 
 
@@ -64,10 +65,11 @@ OnCompleted = Callable[[list[CompletedCalls]], None]
 
 
 class _Chunk(NamedTuple):
-    """Calls for messages of one pull. calls: the arguments of the calls that no worker has begun."""
+    """Calls for messages of one pull."""
 
     puller: Puller
     calls: Iterator[Any]
+    """The arguments of the calls that no worker has begun."""
 
 
 class RunningCalls:

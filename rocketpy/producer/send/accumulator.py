@@ -35,22 +35,22 @@ _RECORD_BYTES = 384
 
 @dataclass(eq=False, slots=True)
 class _OpenBatch:
-    """A batch that sends can still join.
-
-    send: has one entry for each message in its lists, but no ids and times yet. wait_store: that of all its
-    messages. timeout_ms: the longest timeout of the sends. has_ids: whether a message has a unique id of its
-    own. wire_bytes: upper estimate of the stored records, in bytes.
-    """
+    """A batch that sends can still join."""
 
     send: PendingSend
+    """Has one entry for each message in its lists, but no ids and times yet."""
     messages: list[Message]
     futures: list[asyncio.Future[SendResult]]
     other_properties: list[str]
     events: list[SendEvent]
     wait_store: bool
+    """That of all its messages."""
     timeout_ms: int
+    """The longest timeout of the sends."""
     has_ids: bool = False
+    """Whether a message has a unique id of its own."""
     wire_bytes: int = 0
+    """Upper estimate of the stored records, in bytes."""
 
 
 @dataclass(eq=False)
@@ -58,18 +58,20 @@ class Accumulator:
     """The open batches of one producer: one for each topic, and one for each queue that callers chose.
 
     last_batch_was_single: whether the last batch had one message; True before the first batch, always False
-    with `linger_ms`. If it is True, a send is not batched while nothing is in flight. limiter: counts
-    messages from the moment they join. encoder: makes the sends. sender: gets them.
-    check_loop: called when a batch is opened while the event loop does not run, since it would never be sent.
-    tasks: of the client. An exception in a timer fails the client.
+    with `linger_ms`. If it is True, a send is not batched while nothing is in flight.
     """
 
     config: InitVar[BatchConfig]
     limiter: InFlightLimiter
+    """Counts messages from the moment they join."""
     encoder: MessageEncoder
+    """Makes the sends."""
     sender: Sender
+    """Gets them."""
     check_loop: Callable[[], None]
+    """Called when a batch is opened while the event loop does not run, since it would never be sent."""
     tasks: Tasks
+    """Of the client. An exception in a timer fails the client."""
 
     def __post_init__(self, config: BatchConfig) -> None:
         self._max_bytes = config.max_bytes

@@ -31,12 +31,13 @@ _HOSTS_V6: Final = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
 
 
 class BatchPart(NamedTuple):
-    """The content of one request of a `send_batch`. sys_flag: its compression bits; 0 for plain bodies."""
+    """The content of one request of a `send_batch`."""
 
     messages: Sequence[Message]
     message_ids: Sequence[str]
     body: bytes
     sys_flag: int
+    """Its compression bits; 0 for plain bodies."""
 
 
 class MessageEncoder:

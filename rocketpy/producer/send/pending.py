@@ -30,22 +30,21 @@ from rocketpy.results import SendResult
 
 
 class SendKind(NamedTuple):
-    """What distinguishes the kinds of sends.
-
-    may_join: whether the accumulator may put the message into a batch. is_batch: whether its request is a
-    batch. is_oneway: whether the broker does not respond. is_timer: whether the broker must be of RocketMQ
-    5.x, or consumers would get the message immediately. must_be_ok: whether
-    `ProducerConfig.require_send_ok` applies; otherwise the caller checks the results. flags: bits of the
-    sysFlag that mark the kind.
-    """
+    """What distinguishes the kinds of sends."""
 
     name: str
     may_join: bool = False
+    """Whether the accumulator may put the message into a batch."""
     is_batch: bool = False
+    """Whether its request is a batch."""
     is_oneway: bool = False
+    """Whether the broker does not respond."""
     is_timer: bool = False
+    """Whether the broker must be of RocketMQ 5.x, or consumers would get the message immediately."""
     must_be_ok: bool = True
+    """Whether `ProducerConfig.require_send_ok` applies; otherwise the caller checks the results."""
     flags: int = 0
+    """Bits of the sysFlag that mark the kind."""
 
 
 SINGLE: Final = SendKind("single", may_join=True)
@@ -87,58 +86,61 @@ class SendOwner(Protocol):
 class PendingSend(msgspec.Struct, eq=False, weakref=False):
     """One send with all its attempts. (A Struct, because it is created faster than a plain class.)
 
-    publish_info: of its topic. template: makes its requests. queue: of the current attempt. attempts: those
-    that did not end in SEND_OK.
-
-    properties, flag, sys_flag, body: of its request. body may be compressed. What can be built for each
-    attempt is not kept, since there may be 100,000 instances: properties of a single message are all except
-    UNIQ_KEY and WAIT, and body is None in a batch of several callers.
-
-    messages, message_ids: one for each message. other_properties: of each message in a batch of several
-    callers, all except UNIQ_KEY and WAIT. count: number of messages. size: bytes of the bodies. The in-flight
-    limiter counts both.
-
-    futures: those of the callers: one for each message, one in all for a `send_batch`. events: of the
-    listeners, also one for each message.
-
-    chosen_queue: the caller's queue, or None. choose: the caller's selector, until it has chosen. follows:
-    see `SendRules`. precedes: whether it was part of a rejected batch, and goes before the sends that wait
-    for the same broker.
-
-    born_ms: in ms since 1970; other times are of the event loop's clock, in ms. sent_ms: when the current
-    attempt was written. load: what was in flight then, if its round trip is measured. on_wire: whether its
-    request waits for a response.
-
-    on_response: set for each request; called with its results or its error.
+    What can be built for each attempt is not kept, since there may be 100,000 instances. Times other than
+    `born_ms` are of the event loop's clock, in ms.
     """
 
     kind: SendKind
     publish_info: TopicPublishInfo
+    """Of its topic."""
     template: SendTemplate
+    """Makes its requests."""
     messages: Sequence[Message]
+    """The caller's messages."""
     message_ids: Sequence[str]
+    """One for each message."""
     futures: Sequence[asyncio.Future[Any]]
+    """Those of the callers: one for each message, one in all for a `send_batch`."""
     properties: str
+    """Of its request; for a single message, all except UNIQ_KEY and WAIT."""
     body: bytes | None
+    """Of its request, maybe compressed; None in a batch of several callers."""
     size: int
+    """Bytes of the bodies."""
     born_ms: int
+    """In ms since 1970."""
     accepted_ms: float
     deadline_ms: float
     chosen_queue: MessageQueue | None = None
+    """The caller's queue, or None."""
     events: Sequence[SendEvent] = ()
+    """Of the listeners, also one for each message."""
     count: int = 1
+    """Number of messages; the in-flight limiter counts it and `size`."""
     flag: int = 0
+    """Of its request."""
     sys_flag: int = 0
+    """Of its request."""
     other_properties: Sequence[str] = ()
+    """Of each message in a batch of several callers, all except UNIQ_KEY and WAIT."""
     choose: ChooseQueue | None = None
+    """The caller's selector, until it has chosen."""
     follows: bool = False
+    """See `SendRules`."""
     precedes: bool = False
+    """Whether it was part of a rejected batch, and goes before the sends that wait for the same broker."""
     attempts: tuple[Attempt, ...] = ()
+    """Those that did not end in SEND_OK."""
     queue: MessageQueue | None = None
+    """Of the current attempt."""
     sent_ms: float = 0.0
+    """When the current attempt was written."""
     load: int = 0
+    """What was in flight then, if its round trip is measured."""
     on_wire: bool = False
+    """Whether its request waits for a response."""
     on_response: Callable[[PendingSend, AttemptEnd], None] | None = None
+    """Set for each request; called with its results or its error."""
 
     @property
     def is_cancelled(self) -> bool:

@@ -61,7 +61,8 @@ class TopicPublishInfo:
         self._route: PublishRoute | None = None
         self._refreshed_ms = float("-inf")
         self._error: RocketError | None = None
-        self._is_new = False  # whether a name server has responded that it does not know the topic
+        self._is_new = False
+        """Whether a name server has responded that it does not know the topic."""
         self._waiting: list[Callable[[], None]] = []
         self._pause: asyncio.TimerHandle | None = None
         self._own.changed.append(self._update_route)

@@ -88,30 +88,29 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class RouteView:
-    """A snapshot of a topic's route.
-
-    refreshed_ms: when the last request for the route ended, also with an error. error: its error, or None.
-    """
+    """A snapshot of a topic's route."""
 
     route: PublishRoute | None
     refreshed_ms: float = float("-inf")
+    """When the last request for the route ended, also with an error."""
     error: RocketError | None = None
+    """Its error, or None."""
     topic: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SendRules:
-    """The limits of one send.
-
-    accepted_ms, deadline_ms: by the clock of `decide`. queue: the only queue that it may go to, or None.
-    follows: the queue was not chosen by the caller, but earlier requests of the same batch went there.
-    """
+    """The limits of one send."""
 
     accepted_ms: float
+    """When the send was accepted, by the clock of `decide`."""
     deadline_ms: float
+    """When the send fails, by the clock of `decide`."""
     retry: RetryConfig
     queue: MessageQueue | None = None
+    """The only queue that it may go to, or None."""
     follows: bool = False
+    """The queue was not chosen by the caller, but earlier requests of the same batch went there."""
 
 
 _ROUTE_PAUSE_MIN_MS = 10

@@ -51,9 +51,8 @@ from rocketpy.runtime.application import describe, ends_program, name_of, shown
 
 @dataclass(eq=False)
 class Submitter:
-    """Checks one producer's messages and passes them on.
-
-    batching: whether sends may share a request. Timeouts are in ms; None stands for that of the producer.
+    """Checks one producer's messages and passes them on. Timeouts are in ms; None stands for that of the
+    producer.
     """
 
     client: ClientInstance
@@ -66,6 +65,7 @@ class Submitter:
     sender: Sender
     _: KW_ONLY
     batching: bool
+    """Whether sends may share a request."""
 
     def __post_init__(self) -> None:
         self._batch_up_to = (

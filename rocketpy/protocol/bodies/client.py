@@ -9,17 +9,16 @@ from rocketpy.protocol.headers.base import Int32, Int64
 
 
 class SubscriptionData(Body, kw_only=True):
-    """The subscription of a consumer to a topic. Source: RocketMQ SubscriptionData.
-
-    sub_string: ``*``, tags joined by ``||``, or SQL92 (expression_type). code_set: `java.tags_code` of
-    the tags. sub_version: when the subscription was created, in ms; the broker keeps the newest.
-    """
+    """The subscription of a consumer to a topic. Source: RocketMQ SubscriptionData."""
 
     topic: str
     sub_string: str | None = None
+    """``*``, tags joined by ``||``, or SQL92 (expression_type)."""
     tags_set: set[str] = always_encoded(set())
     code_set: set[Int32] = always_encoded(set())
+    """`java.tags_code` of the tags."""
     sub_version: Int64 = always_encoded(0)
+    """When the subscription was created, in ms; the broker keeps the newest."""
     expression_type: str = always_encoded("TAG")
     class_filter_mode: bool = always_encoded(False)
 
@@ -31,16 +30,15 @@ class ProducerData(Body, kw_only=True):
 
 
 class ConsumerData(Body, kw_only=True):
-    """A consumer group of the client. Source: RocketMQ ConsumerData.
-
-    consume_type: CONSUME_ACTIVELY (pull) or CONSUME_PASSIVELY (push). message_model: CLUSTERING or
-    BROADCASTING. consume_from_where: CONSUME_FROM_LAST_OFFSET, ..FIRST_OFFSET, ..TIMESTAMP.
-    """
+    """A consumer group of the client. Source: RocketMQ ConsumerData."""
 
     group_name: str
     consume_type: str | None = None
+    """CONSUME_ACTIVELY (pull) or CONSUME_PASSIVELY (push)."""
     message_model: str | None = None
+    """CLUSTERING or BROADCASTING."""
     consume_from_where: str | None = None
+    """CONSUME_FROM_LAST_OFFSET, ..FIRST_OFFSET, ..TIMESTAMP."""
     subscription_data_set: list[SubscriptionData] = always_encoded([])
     unit_mode: bool = always_encoded(False)
 
@@ -62,17 +60,16 @@ class CheckClientRequestBody(Body, kw_only=True):
 
 
 class Connection(Body, kw_only=True):
-    """One client seen by a broker. language: a name of `codes.LanguageCode`.
-
-    consumer_data: the member's last heartbeat. Only brokers of rocketpy send it, and only while the members
-    of a group differ; RocketMQ's clients ignore it.
-    """
+    """One client seen by a broker."""
 
     client_id: str
     client_addr: str
     language: str
+    """A name of `codes.LanguageCode`."""
     version: Int32
     consumer_data: ConsumerData | None = None
+    """The member's last heartbeat. Only brokers of rocketpy send it, and only while the members of a group
+    differ; RocketMQ's clients ignore it."""
 
 
 class ProducerConnection(Body, kw_only=True):
@@ -82,10 +79,11 @@ class ProducerConnection(Body, kw_only=True):
 
 
 class ConsumerConnection(Body, kw_only=True):
-    """The response to GET_CONSUMER_CONNECTION_LIST. subscription_table: by topic."""
+    """The response to GET_CONSUMER_CONNECTION_LIST."""
 
     connection_set: list[Connection] = always_encoded([])
     subscription_table: dict[str, SubscriptionData] = always_encoded({})
+    """By topic."""
     consume_type: str | None = None
     message_model: str | None = None
     consume_from_where: str | None = None
@@ -116,14 +114,12 @@ class UnlockBatchRequestBody(LockBatchRequestBody, kw_only=True):
 
 
 class ConsumeMessageDirectlyResult(Body, kw_only=True):
-    """The response to CONSUME_MESSAGE_DIRECTLY. Source: RocketMQ ConsumeMessageDirectlyResult.
-
-    consume_result: CR_SUCCESS, CR_LATER, CR_ROLLBACK, CR_COMMIT, CR_THROW_EXCEPTION or CR_RETURN_NULL.
-    """
+    """The response to CONSUME_MESSAGE_DIRECTLY. Source: RocketMQ ConsumeMessageDirectlyResult."""
 
     order: bool = always_encoded(False)
     auto_commit: bool = always_encoded(True)
     consume_result: str | None = None
+    """CR_SUCCESS, CR_LATER, CR_ROLLBACK, CR_COMMIT, CR_THROW_EXCEPTION or CR_RETURN_NULL."""
     remark: str | None = None
     spent_time_mills: Int64 = always_encoded(0)
 

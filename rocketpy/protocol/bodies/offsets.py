@@ -8,22 +8,19 @@ from rocketpy.protocol.headers.base import Int32, Int64
 
 
 class ConsumerOffsetSerializeWrapper(Body, kw_only=True):
-    """The response to GET_ALL_CONSUMER_OFFSET, and consumerOffset.json.
-
-    offset_table: ``topic@group`` to queue id to next offset. version_table: when each
-    offset was committed, in ms since 1970; an extension of rocketpy, which RocketMQ ignores.
-    """
+    """The response to GET_ALL_CONSUMER_OFFSET, and consumerOffset.json."""
 
     offset_table: dict[str, dict[int, Int64]] = always_encoded({})
+    """``topic@group`` to queue id to next offset."""
     version_table: dict[str, dict[int, Int64]] | None = None
+    """When each offset was committed, in ms since 1970; an extension of rocketpy, which RocketMQ ignores."""
 
 
 class DelayOffsetSerializeWrapper(Body, kw_only=True):
-    """The response to GET_ALL_DELAY_OFFSET, and delayOffset.json. offset_table: delay level to next
-    offset.
-    """
+    """The response to GET_ALL_DELAY_OFFSET, and delayOffset.json."""
 
     offset_table: dict[int, Int64] = always_encoded({})
+    """Delay level to next offset."""
 
 
 class OffsetSerializeWrapper(Body, kw_only=True):
@@ -33,38 +30,39 @@ class OffsetSerializeWrapper(Body, kw_only=True):
 
 
 class OffsetWrapper(Body, kw_only=True):
-    """How far a group is in a queue. last_timestamp: store time in ms of the last message consumed."""
+    """How far a group is in a queue."""
 
     broker_offset: Int64
     consumer_offset: Int64
     last_timestamp: Int64 = always_encoded(0)
+    """Store time in ms of the last message consumed."""
 
 
 class ConsumeStats(Body, kw_only=True):
-    """The response to GET_CONSUME_STATS. consume_tps: messages per second, None where Java has NaN."""
+    """The response to GET_CONSUME_STATS."""
 
     offset_table: dict[MessageQueue, OffsetWrapper] = always_encoded({})
     consume_tps: float | None = None
+    """Messages per second, None where Java has NaN."""
 
 
 class ConsumeStatsList(Body, kw_only=True):
-    """The response to GET_BROKER_CONSUME_STATS.
-
-    consume_stats_list: one map for each group, from its name to one ConsumeStats for each topic. total_diff:
-    the lag of all groups, in messages.
-    """
+    """The response to GET_BROKER_CONSUME_STATS."""
 
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = always_encoded([])
+    """One map for each group, from its name to one ConsumeStats for each topic."""
     broker_addr: str | None = None
     total_diff: Int64 = always_encoded(0)
+    """The lag of all groups, in messages."""
 
 
 class TopicOffset(Body, kw_only=True):
-    """Offsets of a queue. last_update_timestamp: store time in ms of its last message, 0 if empty."""
+    """Offsets of a queue."""
 
     min_offset: Int64
     max_offset: Int64
     last_update_timestamp: Int64 = always_encoded(0)
+    """Store time in ms of its last message, 0 if empty."""
 
 
 class TopicStatsTable(Body, kw_only=True):
@@ -97,17 +95,17 @@ class ResetOffsetBodyForC(Body, kw_only=True):
 
 
 class GetConsumerStatusBody(Body, kw_only=True):
-    """Next offsets of a group. message_queue_table: one client's own; consumer_table: by client id."""
+    """Next offsets of a group."""
 
     message_queue_table: dict[MessageQueue, Int64] = always_encoded({})
+    """One client's own."""
     consumer_table: dict[str, dict[MessageQueue, Int64]] = always_encoded({})
+    """By client id."""
 
 
 class QueueTimeSpan(Body, kw_only=True):
     """Store times in ms of a queue: of its oldest, its newest, and the last message consumed by the group.
-
-    delay_time: ms since the next message was stored; 0 without one. The ``_str`` fields are the same times as
-    text; only RocketMQ sets them.
+    The ``_str`` fields are the same times as text; only RocketMQ sets them.
     """
 
     message_queue: MessageQueue
@@ -115,6 +113,7 @@ class QueueTimeSpan(Body, kw_only=True):
     max_time_stamp: Int64 = always_encoded(0)
     consume_time_stamp: Int64 = always_encoded(0)
     delay_time: Int64 = always_encoded(0)
+    """Ms since the next message was stored; 0 without one."""
     min_time_stamp_str: str | None = None
     max_time_stamp_str: str | None = None
     consume_time_stamp_str: str | None = None
@@ -133,7 +132,7 @@ class QueryCorrectionOffsetBody(Body, kw_only=True):
 
 
 class ConsumeQueueData(Body, kw_only=True):
-    """One unit of a consume queue. eval: whether it passes the filter of the group."""
+    """One unit of a consume queue."""
 
     physic_offset: Int64
     physic_size: Int32
@@ -141,6 +140,7 @@ class ConsumeQueueData(Body, kw_only=True):
     extend_data_json: str | None = None
     bit_map: str | None = None
     eval: bool = always_encoded(False)
+    """Whether it passes the filter of the group."""
     msg: str | None = None
 
 

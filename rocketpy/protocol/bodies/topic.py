@@ -42,10 +42,12 @@ _ZLIB_LEVEL: Final = 9
 
 
 class DataVersion(Body, kw_only=True):
-    """The version of a table. counter: number of changes. timestamp: ms of the last change."""
+    """The version of a table."""
 
     counter: Int64 = always_encoded(0)
+    """Number of changes."""
     timestamp: Int64 = always_encoded(0)
+    """Ms of the last change."""
 
     def next(self, now_ms: int) -> DataVersion:
         """Return the version after one more change. now_ms: time of the change, in ms since 1970."""
@@ -53,16 +55,15 @@ class DataVersion(Body, kw_only=True):
 
 
 class TopicConfig(Body, kw_only=True):
-    """A topic of one broker. Source: RocketMQ TopicConfig.
-
-    perm: 4 read, 2 write, 1 inherit. topic_filter_type: SINGLE_TAG or MULTI_TAG.
-    """
+    """A topic of one broker. Source: RocketMQ TopicConfig."""
 
     topic_name: str
     read_queue_nums: Int32 = always_encoded(16)
     write_queue_nums: Int32 = always_encoded(16)
     perm: Int32 = always_encoded(6)
+    """4 read, 2 write, 1 inherit."""
     topic_filter_type: str = always_encoded("SINGLE_TAG")
+    """SINGLE_TAG or MULTI_TAG."""
     topic_sys_flag: Int32 = always_encoded(0)
     order: bool = always_encoded(False)
 
@@ -92,15 +93,14 @@ class TopicConfig(Body, kw_only=True):
 
 
 class TopicConfigSerializeWrapper(Body, kw_only=True):
-    """The response to GET_ALL_TOPIC_CONFIG, and topics.json. topic_config_table: by topic name.
-
-    deleted_topics: only in rocketpy; topic -> end of the commit log when it was deleted last. Records of the
-    topic before it are in no queue, also if the topic was created again.
-    """
+    """The response to GET_ALL_TOPIC_CONFIG, and topics.json."""
 
     topic_config_table: dict[str, TopicConfig] = always_encoded({})
+    """By topic name."""
     data_version: DataVersion = field(default_factory=DataVersion)
     deleted_topics: dict[str, int] = field(default_factory=dict)
+    """Only in rocketpy; topic -> end of the commit log when it was deleted last. Records of the topic before
+    it are in no queue, also if the topic was created again."""
 
 
 class RegisterBrokerBody(Body, kw_only=True):
@@ -143,13 +143,11 @@ class RegisterBrokerBody(Body, kw_only=True):
 
 
 class TopicList(Body, kw_only=True):
-    """Names of topics.
-
-    broker_addr: address of any broker, only in the response to GET_SYSTEM_TOPIC_LIST_FROM_NS.
-    """
+    """Names of topics."""
 
     topic_list: list[str] = always_encoded([])
     broker_addr: str | None = None
+    """Address of any broker, only in the response to GET_SYSTEM_TOPIC_LIST_FROM_NS."""
 
 
 class SubscriptionGroupConfig(Body, kw_only=True):

@@ -8,25 +8,28 @@ from rocketpy.protocol.headers.base import Header, Int32, Int64
 
 
 class GetBrokerConfigResponseHeader(Header, kw_only=True):
-    """The response to GET_BROKER_CONFIG (26). version: DataVersion as JSON; the body has the settings."""
+    """The response to GET_BROKER_CONFIG (26)."""
 
     version: str
+    """DataVersion as JSON; the body has the settings."""
 
 
 class GetConsumeStatsRequestHeader(Header, kw_only=True):
-    """GET_CONSUME_STATS (208). topic: absent or empty for all topics of the group."""
+    """GET_CONSUME_STATS (208)."""
 
     consumer_group: str
     topic: str | None = None
+    """Absent or empty for all topics of the group."""
 
 
 class GetConsumeStatsInBrokerHeader(Header, kw_only=True):
-    """GET_BROKER_CONSUME_STATS (317). is_order: only topics for ordered messages (TopicConfig.order).
+    """GET_BROKER_CONSUME_STATS (317).
 
     Source: RocketMQ GetConsumeStatsInBrokerHeader.
     """
 
     is_order: bool
+    """Only topics for ordered messages (TopicConfig.order)."""
 
 
 class QueryConsumeTimeSpanRequestHeader(Header, kw_only=True):
@@ -37,36 +40,37 @@ class QueryConsumeTimeSpanRequestHeader(Header, kw_only=True):
 
 
 class QueryConsumeQueueRequestHeader(Header, kw_only=True):
-    """QUERY_CONSUME_QUEUE (321). index: first queue offset. count: number of units."""
+    """QUERY_CONSUME_QUEUE (321)."""
 
     topic: str | None = None
     queue_id: Int32 = 0
     index: Int64 = 0
+    """First queue offset."""
     count: Int32 = 0
+    """Number of units."""
     consumer_group: str | None = None
 
 
 class QueryCorrectionOffsetHeader(Header, kw_only=True):
-    """QUERY_CORRECTION_OFFSET (308): compares the offsets of `compare_group` with those of all other groups.
-
-    filter_groups: groups to leave out, separated by commas.
+    """QUERY_CORRECTION_OFFSET (308): compares the offsets of `compare_group` with those of all
+    other groups.
     """
 
     compare_group: str
     topic: str
     filter_groups: str | None = None
+    """Groups to leave out, separated by commas."""
 
 
 class CloneGroupOffsetRequestHeader(Header, kw_only=True):
-    """CLONE_GROUP_OFFSET (314). topic: absent for all topics.
-
-    offline: also copy the offsets of topics to which the online members of `src_group` do not subscribe.
-    """
+    """CLONE_GROUP_OFFSET (314)."""
 
     src_group: str
     dest_group: str
     topic: str | None = None
+    """Absent for all topics."""
     offline: bool = False
+    """Also copy the offsets of topics to which the online members of `src_group` do not subscribe."""
 
 
 class ViewBrokerStatsDataRequestHeader(Header, kw_only=True):
@@ -99,10 +103,7 @@ class RegisterMessageFilterClassRequestHeader(Header, kw_only=True):
 
 
 class CreateAccessConfigRequestHeader(Header, kw_only=True):
-    """UPDATE_AND_CREATE_ACL_CONFIG (50). Source: RocketMQ CreateAccessConfigRequestHeader.
-
-    topic_perms, group_perms: ``name=PERM`` separated by commas.
-    """
+    """UPDATE_AND_CREATE_ACL_CONFIG (50). Source: RocketMQ CreateAccessConfigRequestHeader."""
 
     access_key: str
     secret_key: str | None = None
@@ -111,7 +112,9 @@ class CreateAccessConfigRequestHeader(Header, kw_only=True):
     default_topic_perm: str | None = None
     default_group_perm: str | None = None
     topic_perms: str | None = None
+    """``name=PERM`` separated by commas."""
     group_perms: str | None = None
+    """``name=PERM`` separated by commas."""
 
 
 class DeleteAccessConfigRequestHeader(Header, kw_only=True):
@@ -127,13 +130,12 @@ class UpdateGlobalWhiteAddrsConfigRequestHeader(Header, kw_only=True):
 
 
 class GetBrokerAclConfigResponseHeader(Header, kw_only=True):
-    """The response to GET_BROKER_CLUSTER_ACL_INFO (52). version: DataVersion as JSON text.
-
-    all_acl_file_version: file name -> DataVersion, as JSON text; mqadmin from 4.9.3 on shows only this.
-    """
+    """The response to GET_BROKER_CLUSTER_ACL_INFO (52)."""
 
     version: str
+    """DataVersion as JSON text."""
     broker_name: str
     broker_addr: str
     cluster_name: str
     all_acl_file_version: str | None = None
+    """File name -> DataVersion, as JSON text; mqadmin from 4.9.3 on shows only this."""

@@ -16,12 +16,10 @@ class UnregisterClientRequestHeader(Header, kw_only=True):
 
 
 class HeartbeatResponseHeader(Header, kw_only=True):
-    """The response to HEART_BEAT (34); RocketMQ's has no fields.
-
-    dead_letter_reasons: whether the broker stores `ConsumerSendMsgBackRequestHeader.reason`.
-    """
+    """The response to HEART_BEAT (34); RocketMQ's has no fields."""
 
     dead_letter_reasons: bool = False
+    """Whether the broker stores `ConsumerSendMsgBackRequestHeader.reason`."""
 
 
 class GetConsumerListByGroupRequestHeader(Header, kw_only=True):
@@ -39,27 +37,27 @@ class NotifyConsumerIdsChangedRequestHeader(Header, kw_only=True):
 class ResetOffsetRequestHeader(Header, kw_only=True):
     """INVOKE_BROKER_TO_RESET_OFFSET (222) and RESET_CONSUMER_CLIENT_OFFSET (220, broker to client).
 
-    timestamp: store time in ms from which the group continues, -1 for the end. queue_id, offset: for one
-    queue, at brokers of 5.x that reset offsets themselves. Source: RocketMQ ResetOffsetRequestHeader.
+    Source: RocketMQ ResetOffsetRequestHeader.
     """
 
     topic: str
     group: str
     timestamp: Int64
+    """Store time in ms from which the group continues, -1 for the end."""
     is_force: bool
     queue_id: Int32 | None = None
+    """The queue to reset, at brokers of 5.x that reset offsets themselves."""
     offset: Int64 | None = None
+    """The new offset of that queue."""
 
 
 class GetConsumerStatusRequestHeader(Header, kw_only=True):
-    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223) and GET_CONSUMER_STATUS_FROM_CLIENT (221).
-
-    client_addr: despite its name a client id; absent for all members.
-    """
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223) and GET_CONSUMER_STATUS_FROM_CLIENT (221)."""
 
     topic: str
     group: str
     client_addr: str | None = None
+    """Despite its name a client id; absent for all members."""
 
 
 class GetConsumerRunningInfoRequestHeader(Header, kw_only=True):

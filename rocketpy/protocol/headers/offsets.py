@@ -42,24 +42,21 @@ class UpdateConsumerOffsetRequestHeader(QueryConsumerOffsetRequestHeader, kw_onl
 
 
 class SearchOffsetRequestHeader(QueueRequestHeader, kw_only=True):
-    """SEARCH_OFFSET_BY_TIMESTAMP (29). timestamp: store time in ms.
-
-    boundary_type: `UPPER_BOUNDARY` for the last message stored at or before the time, instead of the first
-    one at or after it. Since RocketMQ 5.1.1.
-    """
+    """SEARCH_OFFSET_BY_TIMESTAMP (29)."""
 
     timestamp: Int64
+    """Store time in ms."""
     boundary_type: str | None = None
+    """`UPPER_BOUNDARY` for the last message stored at or before the time, instead of the first one at or
+    after it. Since RocketMQ 5.1.1."""
 
 
 class SearchOffsetResponseHeader(OffsetResponseHeader, kw_only=True):
-    """The response to SEARCH_OFFSET_BY_TIMESTAMP. Source: RocketMQ SearchOffsetResponseHeader.
-
-    boundary_type: `LOWER_BOUNDARY` if the offset is that of the first message stored at or after the time,
-    `UPPER_BOUNDARY` if it is that of the last one at or before it. Only rocketpy's broker sends it.
-    """
+    """The response to SEARCH_OFFSET_BY_TIMESTAMP. Source: RocketMQ SearchOffsetResponseHeader."""
 
     boundary_type: str | None = None
+    """`LOWER_BOUNDARY` if the offset is that of the first message stored at or after the time,
+    `UPPER_BOUNDARY` if it is that of the last one at or before it. Only rocketpy's broker sends it."""
 
 
 class GetMaxOffsetRequestHeader(QueueRequestHeader, kw_only=True):
@@ -83,6 +80,7 @@ class GetEarliestMsgStoretimeRequestHeader(QueueRequestHeader, kw_only=True):
 
 
 class GetEarliestMsgStoretimeResponseHeader(Header, kw_only=True):
-    """The response to GET_EARLIEST_MSG_STORETIME. timestamp: ms since 1970, -1 when the queue is empty."""
+    """The response to GET_EARLIEST_MSG_STORETIME."""
 
     timestamp: Int64
+    """Ms since 1970, -1 when the queue is empty."""

@@ -15,11 +15,7 @@ UNIQUE_INDEX: Final = "U"
 
 
 class PullMessageRequestHeader(Header, kw_only=True):
-    """PULL_MESSAGE (11), and LITE_PULL_MESSAGE (361). Source: RocketMQ PullMessageRequestHeader.
-
-    sys_flag: bits of `sysflag.PullSysFlag`. suspend_timeout_millis: how long the broker may hold the
-    pull. subscription is absent for push consumers (QUIRKS 32).
-    """
+    """PULL_MESSAGE (11), and LITE_PULL_MESSAGE (361). Source: RocketMQ PullMessageRequestHeader."""
 
     consumer_group: str
     topic: str
@@ -27,43 +23,47 @@ class PullMessageRequestHeader(Header, kw_only=True):
     queue_offset: Int64
     max_msg_nums: Int32
     sys_flag: Int32
+    """Bits of `sysflag.PullSysFlag`."""
     commit_offset: Int64
     suspend_timeout_millis: Int64
+    """How long the broker may hold the pull."""
     sub_version: Int64
     subscription: str | None = None
+    """Absent for push consumers (QUIRKS 32)."""
     expression_type: str | None = None
 
 
 class PullMessageResponseHeader(Header, kw_only=True):
     """The response to a pull with code 0, 19, 20 or 21 (QUIRKS 34). Source: RocketMQ
     PullMessageResponseHeader.
-
-    suggest_which_broker_id: id of the broker to pull from next. next_begin_offset, min_offset, max_offset:
-    queue offsets.
     """
 
     suggest_which_broker_id: Int64
+    """Id of the broker to pull from next."""
     next_begin_offset: Int64
+    """The queue offset at which the next pull begins."""
     min_offset: Int64
+    """The first queue offset."""
     max_offset: Int64
+    """The queue offset after the last message."""
 
 
 class QueryMessageRequestHeader(Header, kw_only=True):
-    """QUERY_MESSAGE (12): messages by key. Source: RocketMQ QueryMessageRequestHeader.
-
-    begin_timestamp, end_timestamp: store time in ms. unique_key_query: the key is a client unique id, and the
-    broker chooses max_num. RocketMQ's clients send it beside the header's own fields, and its versions do not
-    agree whether a signature covers it. So rocketpy sends index_type, which brokers before 5.4 ignore.
-    index_type: `UNIQUE_INDEX` for a client unique id.
-    """
+    """QUERY_MESSAGE (12): messages by key. Source: RocketMQ QueryMessageRequestHeader."""
 
     topic: str
     key: str
     max_num: Int32
     begin_timestamp: Int64
+    """The earliest store time, in ms since 1970."""
     end_timestamp: Int64
+    """The latest store time, in ms since 1970."""
     index_type: str | None = None
+    """`UNIQUE_INDEX` for a client unique id."""
     unique_key_query: bool | None = field(name=UNIQUE_KEY_QUERY, default=None)
+    """The key is a client unique id, and the broker chooses max_num. RocketMQ's clients send it beside the
+    header's own fields, and its versions do not agree whether a signature covers it. So rocketpy sends
+    index_type, which brokers before 5.4 ignore."""
 
 
 class QueryMessageResponseHeader(Header, kw_only=True):
@@ -74,6 +74,7 @@ class QueryMessageResponseHeader(Header, kw_only=True):
 
 
 class ViewMessageRequestHeader(Header, kw_only=True):
-    """VIEW_MESSAGE_BY_ID (33). offset: physical offset of the record."""
+    """VIEW_MESSAGE_BY_ID (33)."""
 
     offset: Int64
+    """Physical offset of the record."""

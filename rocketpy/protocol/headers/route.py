@@ -12,19 +12,18 @@ class GetRouteInfoRequestHeader(Header, kw_only=True):
 
 
 class RegisterBrokerRequestHeader(Header, kw_only=True):
-    """REGISTER_BROKER (103). Source: RocketMQ RegisterBrokerRequestHeader.
-
-    broker_id: 0 for a master. compressed: the body is the binary form of QUIRKS 12. body_crc32:
-    checksum.crc32 of the body as sent (QUIRKS 11); 0 means that it is not checked.
-    """
+    """REGISTER_BROKER (103). Source: RocketMQ RegisterBrokerRequestHeader."""
 
     broker_name: str
     broker_addr: str
     cluster_name: str
     ha_server_addr: str
     broker_id: Int64
+    """0 for a master."""
     compressed: bool = False
+    """The body is the binary form of QUIRKS 12."""
     body_crc32: Int32 | None = 0
+    """checksum.crc32 of the body as sent (QUIRKS 11); 0 means that it is not checked."""
 
 
 class RegisterBrokerResponseHeader(Header, kw_only=True):

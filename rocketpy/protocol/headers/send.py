@@ -8,22 +8,22 @@ from rocketpy.protocol.headers.base import Header, Int32, Int64
 
 
 class SentMessageHeader(Header, kw_only=True):
-    """Fields of all requests with a sent message.
-
-    sys_flag: bits of `sysflag.MessageSysFlag`. born_timestamp: ms since 1970. properties: see
-    `properties.encode`. default_topic, default_topic_queue_nums: template and number of queues with which the
-    broker creates a missing topic.
-    """
+    """Fields of all requests with a sent message."""
 
     producer_group: str
     topic: str
     default_topic: str
+    """The template with which the broker creates a missing topic."""
     default_topic_queue_nums: Int32
+    """The number of queues of a topic that the broker creates."""
     queue_id: Int32
     sys_flag: Int32
+    """Bits of `sysflag.MessageSysFlag`."""
     born_timestamp: Int64
+    """Ms since 1970."""
     flag: Int32
     properties: str | None = None
+    """See `properties.encode`."""
     reconsume_times: Int32 | None = None
     unit_mode: bool = False
 
@@ -65,42 +65,38 @@ class SendMessageErrorHeader(Header, kw_only=True):
 
 
 class SendMessageResponseHeader(SendMessageErrorHeader, kw_only=True):
-    """The response to a send that was stored. Source: RocketMQ SendMessageResponseHeader.
-
-    msg_id: broker message id; for a batch one each, separated by commas. queue_id, queue_offset: for
-    a delayed or half message see QUIRKS 20.
-    """
+    """The response to a send that was stored. Source: RocketMQ SendMessageResponseHeader."""
 
     msg_id: str
+    """Broker message id; for a batch one each, separated by commas."""
     queue_id: Int32
+    """For a delayed or half message see QUIRKS 20."""
     queue_offset: Int64
+    """For a delayed or half message see QUIRKS 20."""
     transaction_id: str | None = None
 
 
 class ConsumerSendMsgBackRequestHeader(Header, kw_only=True):
-    """CONSUMER_SEND_MSG_BACK (36). Source: RocketMQ ConsumerSendMsgBackRequestHeader.
-
-    offset: physical offset of the message. delay_level: 0 leaves it to the broker, -1 means the dead
-    letter queue (QUIRKS 37). reason: why the message becomes a dead letter; not in RocketMQ, whose brokers
-    ignore it.
-    """
+    """CONSUMER_SEND_MSG_BACK (36). Source: RocketMQ ConsumerSendMsgBackRequestHeader."""
 
     offset: Int64
+    """Physical offset of the message."""
     group: str
     delay_level: Int32
+    """0 leaves it to the broker, -1 means the dead letter queue (QUIRKS 37)."""
     origin_msg_id: str | None = None
     origin_topic: str | None = None
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
     reason: str | None = None
+    """Why the message becomes a dead letter; not in RocketMQ, whose brokers ignore it."""
 
 
 class ReplyMessageRequestHeader(SentMessageHeader, kw_only=True):
-    """PUSH_REPLY_MESSAGE_TO_CLIENT (326). Source: RocketMQ ReplyMessageRequestHeader.
-
-    born_host, store_host: Java texts with a leading slash, ``/127.0.0.1:20010`` (QUIRKS 30).
-    """
+    """PUSH_REPLY_MESSAGE_TO_CLIENT (326). Source: RocketMQ ReplyMessageRequestHeader."""
 
     born_host: str
+    """A Java text with a leading slash, ``/127.0.0.1:20010`` (QUIRKS 30)."""
     store_host: str
+    """As `born_host`."""
     store_timestamp: Int64

@@ -6,21 +6,20 @@ from rocketpy.protocol.headers.base import Header, Int32
 
 
 class CreateTopicRequestHeader(Header, kw_only=True):
-    """UPDATE_AND_CREATE_TOPIC (17). Source: RocketMQ CreateTopicRequestHeader.
-
-    perm: 4 read, 2 write, 1 inherit. topic_filter_type: SINGLE_TAG or MULTI_TAG. only_if_missing: reject the
-    request with TOPIC_EXIST_ALREADY if the topic exists; brokers of RocketMQ ignore it.
-    """
+    """UPDATE_AND_CREATE_TOPIC (17). Source: RocketMQ CreateTopicRequestHeader."""
 
     topic: str
     default_topic: str
     read_queue_nums: Int32
     write_queue_nums: Int32
     perm: Int32
+    """4 read, 2 write, 1 inherit."""
     topic_filter_type: str
+    """SINGLE_TAG or MULTI_TAG."""
     topic_sys_flag: Int32 | None = None
     order: bool = False
     only_if_missing: bool | None = None
+    """Reject the request with TOPIC_EXIST_ALREADY if the topic exists; brokers of RocketMQ ignore it."""
 
 
 class GetTopicConfigRequestHeader(Header, kw_only=True):

@@ -6,16 +6,15 @@ from rocketpy.protocol.headers.base import Header, Int32, Int64
 
 
 class EndTransactionRequestHeader(Header, kw_only=True):
-    """END_TRANSACTION (37). Source: RocketMQ EndTransactionRequestHeader.
-
-    tran_state_table_offset: queue offset of the half message. commit_log_offset: its physical offset.
-    commit_or_rollback: 8 commit, 12 rollback, 0 unknown (`sysflag.MessageSysFlag`).
-    """
+    """END_TRANSACTION (37). Source: RocketMQ EndTransactionRequestHeader."""
 
     producer_group: str
     tran_state_table_offset: Int64
+    """Queue offset of the half message."""
     commit_log_offset: Int64
+    """Its physical offset."""
     commit_or_rollback: Int32
+    """8 commit, 12 rollback, 0 unknown (`sysflag.MessageSysFlag`)."""
     msg_id: str
     from_transaction_check: bool = False
     transaction_id: str | None = None

@@ -29,11 +29,13 @@ _PROPERTIES_LENGTH: Final = struct.Struct(">H")
 
 
 class BatchMessage(NamedTuple):
-    """One message of a batch. properties: as UTF-8 text. flag: set by the user."""
+    """One message of a batch."""
 
     flag: int
+    """Set by the user."""
     body: bytes
     properties: bytes
+    """As UTF-8 text."""
 
 
 class BatchColumns(NamedTuple):

@@ -119,11 +119,7 @@ _HOSTS: Final = {8: (socket.AF_INET, Struct(">4si")), 20: (socket.AF_INET6, Stru
 
 
 class Record(msgspec.Struct, gc=False):
-    """One stored message with all its fields. Layout and meaning: see the module's table.
-
-    born_host, store_host: address and port as on the wire, see `host_text`. properties: as UTF-8
-    text, see `properties.decode`. body: as stored; it is compressed if sys_flag says so.
-    """
+    """One stored message with all its fields. Layout and meaning: see the module's table."""
 
     topic: str
     queue_id: int
@@ -133,12 +129,16 @@ class Record(msgspec.Struct, gc=False):
     sys_flag: int
     born_timestamp: int
     born_host: bytes
+    """Address and port as on the wire, see `host_text`."""
     store_timestamp: int
     store_host: bytes
+    """Address and port as on the wire, see `host_text`."""
     reconsume_times: int
     prepared_transaction_offset: int
     body: bytes
+    """As stored; it is compressed if sys_flag says so."""
     properties: bytes
+    """As UTF-8 text, see `properties.decode`."""
     body_crc: int = 0
     size: int = 0
 
@@ -146,11 +146,13 @@ class Record(msgspec.Struct, gc=False):
 class PackedRecord(msgspec.Struct, gc=False, eq=False):
     """One stored message as `decode_packed` returns it: the fields that every consumer reads are decoded.
 
-    Its hosts are IPv4, its body is not compressed. head: the record up to its body. Other fields: see
-    `Record`.
+    Its hosts are IPv4, its body is not compressed.
+
+    Other fields: see `Record`.
     """
 
     head: bytes
+    """The record up to its body."""
     queue_offset: int
     topic: str
     body: bytes
@@ -162,14 +164,12 @@ class PackedRecord(msgspec.Struct, gc=False, eq=False):
 
 
 class RecordView(NamedTuple):
-    """The fields that a store checks and indexes: everything but the body.
-
-    size: of the whole record in bytes. magic: MESSAGE_MAGIC, or BLANK_MAGIC for the end of a commit log file,
-    for which only `size` is defined. body_at: where the body starts in the buffer.
-    """
+    """The fields that a store checks and indexes: everything but the body."""
 
     size: int
+    """Of the whole record in bytes."""
     magic: int
+    """MESSAGE_MAGIC, or BLANK_MAGIC for the end of a commit log file, for which only `size` is defined."""
     queue_id: int
     queue_offset: int
     physical_offset: int
@@ -183,6 +183,7 @@ class RecordView(NamedTuple):
     reconsume_times: int
     body_crc: int
     body_at: int
+    """Where the body starts in the buffer."""
     body_length: int
 
 

@@ -49,13 +49,10 @@ class ConsumeOutcome(IntEnum):
 
 
 class Sent(msgspec.Struct, frozen=True, array_like=True, tag="Pub"):
-    """A broker has responded to a send (``Pub``).
-
-    timestamp: when the send began, in ms since 1970. store_host: the address of the broker. body_bytes:
-    before compression. cost_ms: time until the response. success: whether the status is SEND_OK.
-    """
+    """A broker has responded to a send (``Pub``)."""
 
     timestamp: int
+    """When the send began, in ms since 1970."""
     region: str | None
     group: str
     topic: str
@@ -63,36 +60,38 @@ class Sent(msgspec.Struct, frozen=True, array_like=True, tag="Pub"):
     tags: str | None
     keys: str | None
     store_host: str | None
+    """The address of the broker."""
     body_bytes: int
+    """Before compression."""
     cost_ms: int
+    """Time until the response."""
     kind: MessageKind
     offset_message_id: str | None
     success: bool = True
+    """Whether the status is SEND_OK."""
 
 
 class Consuming(msgspec.Struct, frozen=True, array_like=True, tag="SubBefore"):
-    """A handler will get a message (``SubBefore``).
-
-    timestamp: in ms since 1970. request_id: the same as in the `Consumed` of this call.
-    """
+    """A handler will get a message (``SubBefore``)."""
 
     timestamp: int
+    """In ms since 1970."""
     region: str | None
     group: str
     request_id: str
+    """The same as in the `Consumed` of this call."""
     message_id: str
     retry_times: int
     keys: str | None
 
 
 class Consumed(msgspec.Struct, frozen=True, array_like=True, tag="SubAfter"):
-    """A handler has finished a message (``SubAfter``). cost_ms: the time of the call, divided by
-    the number of its messages.
-    """
+    """A handler has finished a message (``SubAfter``)."""
 
     request_id: str
     message_id: str
     cost_ms: int
+    """The time of the call, divided by the number of its messages."""
     success: bool
     keys: str | None
     outcome: ConsumeOutcome = ConsumeOutcome.SUCCESS

@@ -48,27 +48,27 @@ _OBJECT_BYTES: Final = 120
 
 
 class Command(msgspec.Struct, eq=False):
-    """One request or response.
-
-    code: a RequestCode in a request, a ResponseCode in a response.
-    opaque: the number of the request; a response has the number of its request.
-    flag: bit 0 response, bit 1 oneway (without a response).
-    language, version: of the sender. remark: a text with a response code.
-    header: the typed ext fields of a command to send. ext: the ext fields of a received command, as JSON
-    text or a map.
-    codec: the encoding of the header.
-    """
+    """One request or response."""
 
     code: int
+    """A RequestCode in a request, a ResponseCode in a response."""
     opaque: int = 0
+    """The number of the request; a response has the number of its request."""
     flag: int = 0
+    """Bit 0 response, bit 1 oneway (without a response)."""
     language: str = LANGUAGE
+    """Of the sender."""
     version: int = VERSION
+    """Of the sender."""
     remark: str | None = None
+    """A text with a response code."""
     ext: bytes | dict[str, str] | None = None
+    """The ext fields of a received command, as JSON text or a map."""
     header: Header | None = None
+    """The typed ext fields of a command to send."""
     body: bytes = b""
     codec: int = CODEC_JSON
+    """The encoding of the header."""
 
     @property
     def kept_bytes(self) -> int:

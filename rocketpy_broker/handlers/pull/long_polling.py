@@ -29,34 +29,33 @@ _BUCKET_MS: Final = 100
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
-    """One pull that waits.
-
-    owner: the account or host of its channel. deadline_ms: when it times out. request: what the owner of the
-    table needs to respond. count_max: how many messages it wants. filtered_by: its filter of `filter_bytes`
-    bytes, which pulls of a channel may share. group: None while it is not held.
-    """
+    """One pull that waits."""
 
     channel: Hashable
     owner: str
+    """The account or host of its channel."""
     deadline_ms: float
+    """When it times out."""
     request: Any
+    """What the owner of the table needs to respond."""
     _: KW_ONLY
     count_max: int = 32
+    """How many messages it wants."""
     filtered_by: object = None
+    """Its filter of `filter_bytes` bytes, which pulls of a channel may share."""
     filter_bytes: int = 0
     group: PullGroup | None = None
+    """None while it is not held."""
 
 
 @dataclass(slots=True, eq=False)
 class PullGroup:
-    """The pulls of a queue with the same filter, offset and `count_max`.
-
-    offset: queue offset of the first message that they have not read.
-    """
+    """The pulls of a queue with the same filter, offset and `count_max`."""
 
     topic: str
     queue_id: int
     offset: int
+    """Queue offset of the first message that they have not read."""
     count_max: int
     filtered_by: object
     pulls: dict[HeldPull, None] = field(default_factory=dict)

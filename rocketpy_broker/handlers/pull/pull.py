@@ -87,12 +87,7 @@ class _Pull(NamedTuple):
 
 @dataclass(eq=False)
 class PullHandler:
-    """Serves pulls from the store.
-
-    holds: the pulls that wait; the owner of this handler calls `arrived`, `sweep` and `channel_closed`.
-    now_ms: a monotonic clock. owner: returns the account or host of a connection. still_allowed: None without
-    access control.
-    """
+    """Serves pulls from the store."""
 
     store: MessageStore
     checks: PullChecks
@@ -101,12 +96,16 @@ class PullHandler:
     config: ConsumeConfig
     _: KW_ONLY
     holds: PullRequestHoldTable
+    """The pulls that wait; the owner of this handler calls `arrived`, `sweep` and `channel_closed`."""
     stats: BrokerStats
     slices: Slices
     now_ms: Callable[[], float]
+    """A monotonic clock."""
     owner: Callable[[Channel], str]
+    """Returns the account or host of a connection."""
     on_offset_moved: OffsetMoved
     still_allowed: StillAllowed | None = None
+    """None without access control."""
 
     def __post_init__(self) -> None:
         self._arrivals: dict[tuple[str, int], int] = {}

@@ -44,13 +44,14 @@ _PUSH_TIMEOUT_MS: Final = 10_000
 
 @dataclass(eq=False)
 class ReplyHandler:
-    """Pushes replies to requesting clients. channel_of: returns the channel of a client id or None."""
+    """Pushes replies to requesting clients."""
 
     send: SendHandler
     config: SendConfig
     _: KW_ONLY
     store_host: bytes
     channel_of: Callable[[str], Channel | None]
+    """Returns the channel of a client id or None."""
     clock: Clock = system_clock
 
     @handles(RequestCode.SEND_REPLY_MESSAGE)

@@ -31,18 +31,17 @@ _LESS_DURABLE: Final = (
 
 
 class ParkedResponse(NamedTuple):
-    """A send whose response waits until its messages are written, flushed, replicated or committed.
-
-    positions: physical offset of each message. queue_offset: of the first message. waits: the producer wants
-    the messages flushed or replicated, as the broker is configured.
-    """
+    """A send whose response waits until its messages are written, flushed, replicated or committed."""
 
     channel: Channel
     request: Command
     queue_id: int
     queue_offset: int
+    """Of the first message."""
     positions: tuple[int, ...]
+    """Physical offset of each message."""
     waits: bool
+    """The producer wants the messages flushed or replicated, as the broker is configured."""
 
 
 ParkResponses = Callable[[list[ParkedResponse], int], None]

@@ -33,11 +33,13 @@ OnStored = Callable[[StoreError | None], None]
 
 @dataclass(slots=True)
 class _ParkedGroup:
-    """Responses of one socket buffer. until: log offset after their messages. end_s: when they time out."""
+    """Responses of one socket buffer."""
 
     sends: list[ParkedResponse]
     until: int
+    """Log offset after their messages."""
     end_s: float
+    """When they time out."""
     on_stored: Sequence[OnStored] = ()
 
 

@@ -73,12 +73,7 @@ FindGroup = Callable[[str], SubscriptionGroupConfig | None]
 
 @dataclass(eq=False)
 class SendHandler:
-    """Stores the messages that producers send.
-
-    schedule_dispatch: updates consume queues and index soon. on_delayed: called with the level of each
-    delayed message. park: parks responses of SYNC_FLUSH and SYNC_MASTER; None if responses leave once
-    messages are written. commits: parks all responses of a DLedger broker.
-    """
+    """Stores the messages that producers send."""
 
     store: MessageStore
     topics: TopicTable
@@ -86,11 +81,15 @@ class SendHandler:
     responses: SendResponses
     _: KW_ONLY
     schedule_dispatch: Callable[[], None]
+    """Updates consume queues and index soon."""
     find_group: FindGroup
     delays: DelayLevels
     on_delayed: Callable[[int], None]
+    """Called with the level of each delayed message."""
     park: ParkResponses | None = None
+    """Parks responses of SYNC_FLUSH and SYNC_MASTER; None if responses leave once messages are written."""
     commits: CommitWaiters | None = None
+    """Parks all responses of a DLedger broker."""
     clock: Clock = system_clock
 
     def __post_init__(self) -> None:

@@ -48,11 +48,7 @@ _INT32_MAX: Final = 2**31 - 1
 
 @dataclass(eq=False)
 class SendBackHandler:
-    """Stores returned messages for retries or as dead letters.
-
-    on_delayed: called with the level of each delayed message. on_send_back: called with group and topic of
-    each returned message.
-    """
+    """Stores returned messages for retries or as dead letters."""
 
     topics: TopicTable
     config: BrokerConfig
@@ -61,7 +57,9 @@ class SendBackHandler:
     find_group: FindGroup
     delays: DelayLevels
     on_delayed: Callable[[int], None]
+    """Called with the level of each delayed message."""
     on_send_back: Callable[[str, str], None]
+    """Called with group and topic of each returned message."""
 
     @handles(RequestCode.CONSUMER_SEND_MSG_BACK)
     def send_back(self, channel: Channel, request: Command) -> Command | None:

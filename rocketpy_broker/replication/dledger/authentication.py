@@ -67,14 +67,13 @@ class PeerRefused(RocketError):
 
 
 class HandshakeContext(NamedTuple):
-    """The values that both sides send before their proofs, which cover them.
-
-    caller, callee: ids of the peer that connected and of the peer that it connected to.
-    """
+    """The values that both sides send before their proofs, which cover them."""
 
     group: str
     caller: str
+    """Id of the peer that connected."""
     callee: str
+    """Id of the peer that it connected to."""
     caller_nonce: str
     callee_nonce: str
 

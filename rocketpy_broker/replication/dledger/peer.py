@@ -87,21 +87,17 @@ class Ledger(StoredLedger, Flushable, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PeerState:
-    """Role, term and leader of a peer. leader_id: None while the peer knows no leader."""
+    """Role, term and leader of a peer."""
 
     role: Role
     term: int
     leader_id: str | None
+    """None while the peer knows no leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerHealth:
-    """The state of a peer for operators.
-
-    lags: missing entries by follower, on the leader only. lags_ms: for how long each has lacked entries.
-    leader_changes: how often the leader has changed. problem: why the peer is not active; empty if it is.
-    silent: followers that do not respond to heartbeats, on the leader only.
-    """
+    """The state of a peer for operators."""
 
     role: Role
     term: int
@@ -109,10 +105,15 @@ class PeerHealth:
     end_index: int
     committed_index: int
     leader_changes: int
+    """How often the leader has changed."""
     lags: dict[str, int]
+    """Missing entries by follower, on the leader only."""
     lags_ms: dict[str, int]
+    """For how long each has lacked entries."""
     problem: str
+    """Why the peer is not active; empty if it is."""
     silent: tuple[str, ...]
+    """Followers that do not respond to heartbeats, on the leader only."""
 
 
 class PeerListener(Protocol):

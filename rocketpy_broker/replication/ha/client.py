@@ -42,11 +42,7 @@ class HaClientState(enum.Enum):
 
 @dataclass(eq=False)
 class HaClient:
-    """Copies a master's log into a store, between `start` and `close`.
-
-    name, broker_id: of this broker. on_copied: called when more of the log was received. options: of the
-    connection, with the TLS context if the master requires TLS.
-    """
+    """Copies a master's log into a store, between `start` and `close`."""
 
     driver: StoreDriver
     epochs: EpochFile
@@ -54,10 +50,14 @@ class HaClient:
     tasks: Tasks
     _: KW_ONLY
     name: InitVar[str]
+    """Of this broker."""
     broker_id: InitVar[int]
+    """Of this broker."""
     reconnect_ms: InitVar[int]
     on_copied: Callable[[], None]
+    """Called when more of the log was received."""
     options: ChannelOptions | None = None
+    """Of the connection, with the TLS context if the master requires TLS."""
 
     def __post_init__(self, name: str, broker_id: int, reconnect_ms: int) -> None:
         self._name, self._id = name, broker_id

@@ -13,17 +13,17 @@ from rocketpy_broker.replication.ha.master import MasterSession
 
 @dataclass(frozen=True, slots=True)
 class SlaveState:
-    """The state of one slave for operators, as `ha status --json` prints it.
-
-    received, flushed: acknowledged offsets; -1: not reported. lag_bytes: missing bytes of the master's log.
-    """
+    """The state of one slave for operators, as `ha status --json` prints it."""
 
     address: str
     broker_id: int | None
     """None for a slave of RocketMQ, which does not send it."""
     received: int
+    """The end of the bytes that it has acknowledged as received; -1: not reported."""
     flushed: int
+    """The end of the bytes that it has acknowledged as flushed; -1: not reported."""
     lag_bytes: int
+    """Missing bytes of the master's log."""
 
 
 class ConnectedSlaves:

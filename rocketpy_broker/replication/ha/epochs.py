@@ -14,27 +14,25 @@ import msgspec
 
 
 class Epoch(msgspec.Struct, array_like=True, frozen=True):
-    """An epoch.
-
-    number: higher than that of all earlier epochs. start: offset of its first byte. id: distinguishes two
-    masters that were promoted after the same epoch.
-    """
+    """An epoch."""
 
     number: int
+    """Higher than that of all earlier epochs."""
     start: int
+    """Offset of its first byte."""
     id: str
+    """Distinguishes two masters that were promoted after the same epoch."""
 
 
 class EpochState(msgspec.Struct, frozen=True, kw_only=True):
-    """The epochs of a broker, which it saves durably.
-
-    seen: highest epoch number of this broker and of all masters that it followed. own: id of the newest epoch
-    if this broker started it and has not copied any bytes since; otherwise empty.
-    """
+    """The epochs of a broker, which it saves durably."""
 
     epochs: tuple[Epoch, ...] = ()
     seen: int = 0
+    """Highest epoch number of this broker and of all masters that it followed."""
     own: str = ""
+    """Id of the newest epoch if this broker started it and has not copied any bytes since; otherwise
+    empty."""
 
 
 NO_EPOCHS: Final = EpochState()

@@ -39,12 +39,10 @@ class DataReceived:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Time has passed, the log has grown, or the socket accepts more bytes.
-
-    bytes_max: how many bytes may be sent now.
-    """
+    """Time has passed, the log has grown, or the socket accepts more bytes."""
 
     bytes_max: int = 1 << 20
+    """How many bytes may be sent now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +62,11 @@ class AckReceived:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close the connection. is_final: a new connection would fail the same way until an operator acts."""
+    """Close the connection."""
 
     reason: str
     is_final: bool = False
+    """A new connection would fail the same way until an operator acts."""
 
 
 Effect = Send | AckReceived | Close

@@ -50,19 +50,18 @@ _CLOSE_WAIT_S = 1.0
 
 @dataclass(eq=False)
 class HaServer:
-    """Serves a log to slaves.
-
-    connected: the server adds and removes connected slaves. on_ack: called when a slave has acknowledged more
-    bytes. allowed_names: names in certificates of slaves; empty allows any certificate, or none.
-    """
+    """Serves a log to slaves."""
 
     source: LogSource
     settings: HaSettings
     connected: ConnectedSlaves
+    """The server adds and removes connected slaves."""
     on_ack: Callable[[], None]
+    """Called when a slave has acknowledged more bytes."""
     tasks: Tasks
     _: KW_ONLY
     allowed_names: frozenset[str] = frozenset()
+    """Names in certificates of slaves; empty allows any certificate, or none."""
 
     def __post_init__(self) -> None:
         self.limited_log = RateLimitedLog(log)

@@ -78,7 +78,7 @@ class _State(enum.Enum):
 
 @dataclass(eq=False)
 class SlaveSession:
-    """One new connection to a master. nonce: a unique string."""
+    """One new connection to a master."""
 
     log: LogTarget
     settings: HaSettings
@@ -86,6 +86,7 @@ class SlaveSession:
     broker_name: InitVar[str]
     broker_id: InitVar[int]
     nonce: str
+    """A unique string."""
     now_ms: InitVar[float]
 
     def __post_init__(self, broker_name: str, broker_id: int, now_ms: float) -> None:

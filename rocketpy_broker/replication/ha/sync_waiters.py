@@ -29,10 +29,11 @@ class SlaveAcks(Protocol):
 
 
 class ReplicationResult(NamedTuple, Generic[T]):
-    """Sends that are done. code: SUCCESS, SLAVE_NOT_AVAILABLE or FLUSH_SLAVE_TIMEOUT."""
+    """Sends that are done."""
 
     sends: list[T]
     code: int
+    """SUCCESS, SLAVE_NOT_AVAILABLE or FLUSH_SLAVE_TIMEOUT."""
 
 
 class _Group(Generic[T]):

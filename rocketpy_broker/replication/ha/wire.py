@@ -40,39 +40,41 @@ OFFSET_MAX: Final = 1 << 62
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
-    """Master: it supports the handshake. nonce: for the slave's proof. wants_proof: it requires one."""
+    """Master: it supports the handshake."""
 
     nonce: str
+    """For the slave's proof."""
     wants_proof: bool
+    """It requires one."""
 
 
 class Join(msgspec.Struct, tag="join", frozen=True, kw_only=True):
-    """Slave: its identity and log.
-
-    epochs, max_offset: of its log. tail_bytes, tail_crc: CRC-32 of this many bytes before the end.
-    epoch_seen: the newest epoch of any master that it followed. nonce: for the master's proof.
-    """
+    """Slave: its identity and log."""
 
     broker_name: str
     broker_id: int
     epochs: tuple[Epoch, ...]
+    """Of its log."""
     epoch_seen: int
+    """The newest epoch of any master that it followed."""
     max_offset: int
+    """Of its log."""
     tail_bytes: int
+    """How many bytes before the end `tail_crc` covers."""
     tail_crc: int
+    """CRC-32 of these bytes."""
     nonce: str
+    """For the master's proof."""
     proof: str
 
 
 class Welcome(msgspec.Struct, tag="welcome", frozen=True, kw_only=True):
-    """Master: it accepts the slave, which must truncate its log at `start`.
-
-    wants_flushed: messages are acknowledged once the slave has flushed them.
-    """
+    """Master: it accepts the slave, which must truncate its log at `start`."""
 
     epochs: tuple[Epoch, ...]
     start: int
     wants_flushed: bool
+    """Messages are acknowledged once the slave has flushed them."""
     proof: str
 
 
@@ -134,10 +136,11 @@ def _decode_control(data: bytes) -> ControlMessage:
 
 
 class Frame(NamedTuple):
-    """One frame of a master. body: a view of the input; None if only the header has been received."""
+    """One frame of a master."""
 
     offset: int
     body: memoryview | None
+    """A view of the input; None if only the header has been received."""
 
 
 class FrameReader:

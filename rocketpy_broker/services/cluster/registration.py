@@ -120,20 +120,21 @@ class _NameServerState(ClientOnlyEndpoint):
 
 @dataclass(eq=False)
 class Registrar:
-    """Registers one broker. address, ha_address: for clients and for slaves.
-
-    broker_id: -1 for a DLedger broker without a role, which registers with that id only after
-    `RegistrationConfig.roleless_ms`. on_master: called on a slave with the addresses of its master.
-    """
+    """Registers one broker."""
 
     config: BrokerConfig
     topics: TopicTable
     tasks: Tasks
     _: KW_ONLY
     address: str
+    """For clients."""
     ha_address: str
+    """For slaves."""
     broker_id: int
+    """-1 for a DLedger broker without a role, which registers with that id only after
+    `RegistrationConfig.roleless_ms`."""
     on_master: Callable[[str, str], None]
+    """Called on a slave with the addresses of its master."""
 
     def __post_init__(self) -> None:
         self._servers = [_NameServerState(namesrv) for namesrv in self.config.registration.namesrv]

@@ -43,11 +43,7 @@ RequestTable = Callable[[int, dict[str, str] | None], Awaitable[bytes]]
 
 @dataclass(eq=False)
 class SlaveSync:
-    """Copies the tables of a master to a slave.
-
-    registration: provides credentials and TLS settings for the requests. may_sync: returns whether to copy
-    from the current master. copy_more: copies other data after the tables.
-    """
+    """Copies the tables of a master to a slave."""
 
     topics: TopicTable
     groups: SubscriptionGroupTable
@@ -57,9 +53,12 @@ class SlaveSync:
     tasks: Tasks
     _: KW_ONLY
     registration: RegistrationConfig
+    """Provides credentials and TLS settings for the requests."""
     interval_ms: int
     may_sync: Callable[[], bool]
+    """Returns whether to copy from the current master."""
     copy_more: Callable[[RequestTable], Awaitable[None]] | None = None
+    """Copies other data after the tables."""
 
     def __post_init__(self) -> None:
         self._credentials = self.registration.credentials

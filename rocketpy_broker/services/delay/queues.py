@@ -30,12 +30,13 @@ _NOT_READABLE_YET_MS: Final = 10
 
 @dataclass(slots=True)
 class _Level:
-    """One delay level. offset: queue offset of the first undelivered message."""
+    """One delay level."""
 
     queue_id: int
     delay_ms: int | None
     """None for a level that was removed from the configuration."""
     offset: int = 0
+    """Queue offset of the first undelivered message."""
     head_due_ms: int | None = None
     """When the message at `offset` is due; None if unknown."""
     shift_ms: int = 0

@@ -37,10 +37,7 @@ _BUSY_RETRY_MS: Final = 50
 
 @dataclass(eq=False)
 class DelayService:
-    """Delivers the delayed messages of one broker.
-
-    queue_to_deliver: see `TopicTable.queue_to_deliver`. interval_ms: how often offsets are saved.
-    """
+    """Delivers the delayed messages of one broker."""
 
     store: MessageStore
     driver: StoreDriver
@@ -48,7 +45,9 @@ class DelayService:
     tasks: Tasks
     _: KW_ONLY
     queue_to_deliver: Callable[[str, int, int], int]
+    """See `TopicTable.queue_to_deliver`."""
     interval_ms: int
+    """How often offsets are saved."""
     clock: Clock = system_clock
     disk: Disk = field(default_factory=OsDisk)
 

@@ -49,27 +49,28 @@ _CODE_BYTES: Final = 64
 
 @dataclass(slots=True)
 class ClientChannelInfo:
-    """One client on one channel. language, version: as in its requests."""
+    """One client on one channel."""
 
     client_id: str
     language: str
+    """As in its requests."""
     version: int
+    """As in its requests."""
     updated_ms: int
 
 
 @dataclass(slots=True)
 class ConsumerGroupInfo:
-    """A group with at least one member. subscriptions: topic -> the newest subscription of all members.
-
-    declared: what each member has sent in its last heartbeat.
-    """
+    """A group with at least one member."""
 
     name: str
     members: dict[Hashable, ClientChannelInfo] = field(default_factory=dict)
     declared: dict[Hashable, ConsumerData] = field(default_factory=dict)
+    """What each member has sent in its last heartbeat."""
     _settings: dict[Hashable, MemberSettings] = field(default_factory=dict)
     _variants: Counter[MemberSettings] = field(default_factory=Counter)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    """Topic -> the newest subscription of all members."""
     consume_type: str | None = None
     message_model: str | None = None
     consume_from_where: str | None = None

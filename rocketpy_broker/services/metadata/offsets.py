@@ -39,11 +39,12 @@ def check_group_name(name: str) -> None:
 
 @dataclass(eq=False)
 class ConsumerOffsets:
-    """Next queue offset by topic, group and queue. offsets_max: maxConsumerOffsets."""
+    """Next queue offset by topic, group and queue."""
 
     path: Path
     _: KW_ONLY
     offsets_max: int = 1_000_000
+    """maxConsumerOffsets."""
     clock: Clock = system_clock
     disk: InitVar[Disk | None] = None
 

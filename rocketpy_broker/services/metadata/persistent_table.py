@@ -27,7 +27,7 @@ W = TypeVar("W")
 
 @dataclass(frozen=True, slots=True)
 class TableChange(Generic[T]):
-    """A change of a table. version: None, or the version of a master's table, which `put` then is.
+    """A change of a table.
 
     A master's table replaces the whole table.
     """
@@ -35,6 +35,7 @@ class TableChange(Generic[T]):
     put: Mapping[str, T] = field(default_factory=dict)
     removed: Collection[str] = ()
     version: DataVersion | None = None
+    """None, or the version of a master's table, which `put` then is."""
 
     def of(self, table: Mapping[str, T]) -> tuple[Mapping[str, T], Collection[str]]:
         """Return the entries that the change puts into this table, and the names that it removes.

@@ -85,9 +85,10 @@ _PendingTopic = PendingChange[TableChange[TopicConfig]]
 
 @dataclass(frozen=True, slots=True)
 class _OrderChange(TableChange[TopicConfig]):
-    """Sets the flag `order` of all topics. ordered: the ordered topics, as name servers list them."""
+    """Sets the flag `order` of all topics."""
 
     ordered: Mapping[str, str] = field(default_factory=dict)
+    """The ordered topics, as name servers list them."""
 
     def of(self, table: Mapping[str, TopicConfig]) -> tuple[Mapping[str, TopicConfig], Collection[str]]:
         return _reordered(table, self.ordered), ()

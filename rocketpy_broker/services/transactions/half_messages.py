@@ -26,18 +26,21 @@ from rocketpy_broker.config.model import TransactionConfig
 
 @dataclass(slots=True)
 class HalfMessage:
-    """One open half message. earlier: queue offsets of the copies that it replaces."""
+    """One open half message."""
 
     physical_offset: int
     size: int
     earlier: list[int] = field(default_factory=list)
+    """Queue offsets of the copies that it replaces."""
 
 
 class _OpRecord(NamedTuple):
-    """Ends a transaction. offset: its queue offset. half_offset: queue offset of the half message."""
+    """Ends a transaction."""
 
     offset: int
+    """Its queue offset."""
     half_offset: int
+    """Queue offset of the half message."""
 
 
 class HalfMessageTable:

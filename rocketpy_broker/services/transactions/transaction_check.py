@@ -48,20 +48,18 @@ class _HalfCopy(NamedTuple):
 
 
 class _BatchResult(NamedTuple):
-    """Result of a batch of checks. continues: later messages may be due. failure: why it ended early."""
+    """Result of a batch of checks."""
 
     continues: bool
+    """Later messages may be due."""
     copies: list[_HalfCopy]
     failure: StoreError | None
+    """Why it ended early."""
 
 
 @dataclass(eq=False)
 class TransactionChecker:
-    """Checks open transactions.
-
-    channels: returns the members of a producer group that may end a half message. make_topic: creates
-    TRANS_CHECK_MAX_TIME_TOPIC. on_written: called when copies are written, to dispatch them.
-    """
+    """Checks open transactions."""
 
     store: MessageStore
     driver: StoreDriver
@@ -70,8 +68,11 @@ class TransactionChecker:
     tasks: Tasks
     _: KW_ONLY
     channels: Callable[[str, Record], Sequence[Channel]]
+    """Returns the members of a producer group that may end a half message."""
     make_topic: Callable[[str], object]
+    """Creates TRANS_CHECK_MAX_TIME_TOPIC."""
     on_written: Callable[[], None]
+    """Called when copies are written, to dispatch them."""
     clock: Clock = system_clock
 
     def __post_init__(self) -> None:

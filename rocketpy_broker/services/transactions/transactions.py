@@ -28,22 +28,21 @@ _OP_PROPERTIES: Final = b"WAIT\x01true\x02TAGS\x01d\x02"
 
 
 class OpenHalfMessage(NamedTuple):
-    """An open half message. offset: queue offset of its newest copy."""
+    """An open half message."""
 
     offset: int
+    """Queue offset of its newest copy."""
     record: Record
 
 
 @dataclass(eq=False)
 class TransactionService:
-    """Open transactions of one store. Call `load` before use, and when the log was replaced.
-
-    store_host: this broker's address, as in records.
-    """
+    """Open transactions of one store. Call `load` before use, and when the log was replaced."""
 
     store: MessageStore
     offsets: ConsumerOffsets
     store_host: bytes
+    """This broker's address, as in records."""
 
     def __post_init__(self) -> None:
         self.table = HalfMessageTable()

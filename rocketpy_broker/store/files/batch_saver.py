@@ -48,18 +48,17 @@ class ChangePending(Exception):
 
 @dataclass(eq=False)
 class BatchSaver(Generic[C]):
-    """Saves the changes of one state file, in order.
-
-    prepare: returns a function that saves the state with these changes; it runs in a thread and raises
-    StoreError. use: applies changes that were saved. When a save fails, its changes are dropped and their
-    waiters get the error.
-    """
+    """Saves the changes of one state file, in order."""
 
     tasks: Tasks
     name: str
     _: KW_ONLY
     prepare: Callable[[Sequence[C]], Callable[[], None]]
+    """Returns a function that saves the state with these changes; it runs in a thread and raises
+    StoreError."""
     use: Callable[[Sequence[C]], None]
+    """Applies changes that were saved. When a save fails, its changes are dropped and their waiters get the
+    error."""
 
     def __post_init__(self) -> None:
         self._pending: list[PendingChange[C]] = []

@@ -52,21 +52,23 @@ _MARGIN_MS = 3000
 class DispatchProgress:
     """State of consume queues and index when both were flushed up to the checkpoint's dispatched_offset.
 
-    units: sum of the next queue offsets of all queues. index_name: name of the newest index file as a number;
-    0 without files, -1 if the index is switched off. index_entries: number of its next entry. index_inserts
-    to end_offset: its header, which is written to the file, like its slots, only when the file is full or the
-    store stops. index_count: number of index files; all but the newest are flushed completely.
+    `index_inserts` to `end_offset` are the header of the newest index file. The header is written to the
+    file, like its slots, only when the file is full or the store stops.
     """
 
     units: int = 0
+    """Sum of the next queue offsets of all queues."""
     index_name: int = 0
+    """Name of the newest index file as a number; 0 without files, -1 if the index is switched off."""
     index_entries: int = 0
+    """Number of its next entry."""
     index_inserts: int = 0
     begin_timestamp: int = 0
     end_timestamp: int = 0
     begin_offset: int = 0
     end_offset: int = 0
     index_count: int = 0
+    """Number of index files; all but the newest are flushed completely."""
 
 
 @dataclass(slots=True)

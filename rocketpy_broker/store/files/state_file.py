@@ -95,14 +95,12 @@ async def save_in_thread(save: Callable[[], None]) -> None:
 
 
 class LoadedState(NamedTuple, Generic[T]):
-    """The content of a state file.
-
-    value: None if there is neither a file nor a `.bak`. is_older: whether it is that of the `.bak`, so that
-    the changes of the last save are missing.
-    """
+    """The content of a state file."""
 
     value: T | None
+    """None if there is neither a file nor a `.bak`."""
     is_older: bool = False
+    """Whether it is that of the `.bak`, so that the changes of the last save are missing."""
 
 
 def load_state(disk: Disk, path: Path, decode: Callable[[bytes], T]) -> LoadedState[T]:

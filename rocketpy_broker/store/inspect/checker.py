@@ -34,12 +34,13 @@ _Unit = tuple[int, int, int]
 
 @dataclass(slots=True)
 class CheckReport:
-    """The result of a check. problems: the first thousand, one line each."""
+    """The result of a check."""
 
     records: int = 0
     units: int = 0
     index_entries: int = 0
     problems: list[str] = field(default_factory=list)
+    """The first thousand, one line each."""
     may_be_behind: bool = False
     behind: int = 0
     """Units and index entries that the next start will add."""

@@ -22,7 +22,7 @@ logger = logging.getLogger("rocketpy_broker.store.flush")
 
 @dataclass(slots=True)
 class FlushPlan:
-    """The files that one flush covers. checkpoint: saved once all else is durable."""
+    """The files that one flush covers."""
 
     queues: list[MappedFileQueue] = field(default_factory=list)
     targets: list[FlushTarget] = field(default_factory=list)
@@ -32,6 +32,7 @@ class FlushPlan:
     index_entries: IndexFile | None = None
     """The index file being written: its entries are flushed, not its slots."""
     checkpoint: Checkpoint | None = None
+    """Saved once all else is durable."""
     log_timestamp: int = 0
     """Store timestamp (ms) of the newest commit log record that this flush covers; 0 if it covers none."""
 

@@ -349,8 +349,8 @@ class Preallocator:
 
     def __init__(self, files: MappedFileQueue, config: CommitLogConfig) -> None:
         self._files = files
-        # The next file is created once the last one has fewer bytes left than this.
         self._margin = min(config.segment_bytes // 2, max(config.reserve_bytes, config.message_bytes_max))
+        """The next file is created once the last one has fewer bytes left than this."""
 
     def is_wanted(self) -> bool:
         """Whether `make` has work: the writes are near the end of the reserved blocks or of the file."""

@@ -37,24 +37,25 @@ logger = logging.getLogger("rocketpy_broker.store.recovery_report")
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """The result of opening a store.
-
-    clean: whether the last stop was clean. scanned_from, end: the part of the commit log that was read.
-    records: number of its records. rebuilt: units added to consume queues. cut_bytes: non-zero bytes that
-    were truncated.
-    """
+    """The result of opening a store."""
 
     clean: bool
+    """Whether the last stop was clean."""
     from_rocketpy: bool = True
     """Whether rocketpy wrote the directory last, and an earlier stop saved checksums of the queues.
 
     False for a new directory, after a Java broker, and after a version of rocketpy without checksums.
     """
     scanned_from: int = 0
+    """Where the part of the commit log that was read begins."""
     end: int = 0
+    """Where it ends."""
     records: int = 0
+    """Number of its records."""
     rebuilt: int = 0
+    """Units added to consume queues."""
     cut_bytes: int = 0
+    """Non-zero bytes that were truncated."""
     notes: list[str] = field(default_factory=list)
     """Messages for the operator, one line each."""
 

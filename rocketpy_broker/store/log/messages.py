@@ -69,48 +69,47 @@ def check_topic(topic: str, queue_id: int) -> None:
 
 
 class MessageInner(msgspec.Struct, gc=False):
-    """A message to append. Source: RocketMQ MessageExtBrokerInner.
-
-    properties: their text in UTF-8, as stored. born_host: address and port, 8 or 20 bytes. sys_flag: the
-    store sets the IPv6 bits; the transaction bits decide whether the message enters its queue. is_copy:
-    whether it is a copy of a stored message, for which maxMessageSize is not checked again.
-    """
+    """A message to append. Source: RocketMQ MessageExtBrokerInner."""
 
     topic: str
     queue_id: int
     body: bytes
     properties: bytes = b""
+    """Their text in UTF-8, as stored."""
     flag: int = 0
     sys_flag: int = 0
+    """The store sets the IPv6 bits; the transaction bits decide whether the message enters its queue."""
     born_timestamp: int = 0
     born_host: bytes = b"\x00" * 8
+    """Address and port, 8 or 20 bytes."""
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
     is_copy: bool = False
+    """Whether it is a copy of a stored message, for which maxMessageSize is not checked again."""
 
 
 class AppendReceipt(NamedTuple):
-    """The position of an appended message; final once `write_out` has returned.
-
-    physical_offset, size: of its record in the commit log, in bytes. queue_offset: 0 for a prepared or
-    rolled-back message of a transaction. store_timestamp: ms since 1970.
-    """
+    """The position of an appended message; final once `write_out` has returned."""
 
     physical_offset: int
+    """Of its record in the commit log."""
     size: int
+    """Of its record, in bytes."""
     queue_offset: int
+    """0 for a prepared or rolled-back message of a transaction."""
     store_timestamp: int
+    """Ms since 1970."""
 
 
 class BatchReceipt(NamedTuple):
-    """The positions of the messages of a batch; final once `write_out` has returned.
-
-    physical_offsets, sizes: of each record in the commit log, in bytes. queue_offset: of the first message.
-    """
+    """The positions of the messages of a batch; final once `write_out` has returned."""
 
     physical_offsets: Sequence[int]
+    """Of each record in the commit log."""
     sizes: Sequence[int]
+    """Of each record, in bytes."""
     queue_offset: int
+    """Of the first message."""
 
 
 DispatchRequest = tuple[QueueCursor, int, int, int, int, int, bytes]

@@ -48,11 +48,13 @@ _pack = UNIT.pack
 
 
 class QueueUnit(NamedTuple):
-    """Says where the record of one message is. size: BLANK_SIZE in a gap. tags_code: hash of the tags."""
+    """Says where the record of one message is."""
 
     physical_offset: int
     size: int
+    """BLANK_SIZE in a gap."""
     tags_code: int
+    """Hash of the tags."""
 
 
 class PutTotals:

@@ -28,15 +28,14 @@ _NUL: Final = b"\0"
 
 
 class _Layout(NamedTuple):
-    """The regular expression of a layout.
-
-    match: matches the properties of one record. wanted: numbers of its groups for TAGS, KEYS and UNIQ_KEY.
-    find_all: returns the groups for the properties of many records, which are separated by NULs.
-    """
+    """The regular expression of a layout."""
 
     match: Callable[[bytes], re.Match[bytes] | None]
+    """Matches the properties of one record."""
     wanted: tuple[int, int, int]
+    """Numbers of its groups for TAGS, KEYS and UNIQ_KEY."""
     find_all: Callable[[bytes], list[tuple[bytes, ...]]]
+    """Returns the groups for the properties of many records, which are separated by NULs."""
 
 
 class PropertyFields:

@@ -41,17 +41,17 @@ class GetMessageStatus(IntEnum):
 
 @dataclass(slots=True)
 class GetMessageResult:
-    """The messages that a read found.
-
-    next_begin_offset: queue offset for the next read. min_offset, max_offset: of the queue; max_offset is one
-    after its last message. chunks: whole records, in order; together they are the body of the response.
-    """
+    """The messages that a read found."""
 
     status: GetMessageStatus
     next_begin_offset: int
+    """Queue offset for the next read."""
     min_offset: int
+    """The first offset of the queue."""
     max_offset: int
+    """The offset after the last message of the queue."""
     chunks: list[bytes] = field(default_factory=list)
+    """Whole records, in order; together they are the body of the response."""
     count: int = 0
     suggest_slave: bool = False
     """Whether the messages are so far before the end of the log that a slave should serve the next pull."""

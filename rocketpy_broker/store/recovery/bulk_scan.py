@@ -17,15 +17,13 @@ _BATCH_RECORDS: Final = 4096
 
 @dataclass(eq=False)
 class BulkScan:
-    """Collects records: plain ones from buffers (`take`), all others one by one (`add`).
-
-    put: called with a batch and `index_from`; dispatches the batch. index_from: physical offset from which
-    records are also indexed.
-    """
+    """Collects records: plain ones from buffers (`take`), all others one by one (`add`)."""
 
     queues: ConsumeQueueTable
     put: Callable[[list[DispatchRequest], int], None]
+    """Called with a batch and `index_from`; dispatches the batch."""
     index_from: int
+    """Physical offset from which records are also indexed."""
     _: KW_ONLY
     check_crc: bool
 

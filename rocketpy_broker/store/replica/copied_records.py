@@ -18,17 +18,16 @@ from rocketpy_broker.store.message_store import MessageStore
 
 
 class ParsedRecords(NamedTuple):
-    """The complete records at the start of a piece of the log.
-
-    requests: their dispatch requests; empty if the records were only checked. end: position after the last
-    record; 0 without one. wanted: minimum number of bytes from `end` on that can contain another record.
-    timestamp: store timestamp of the last record, in ms.
-    """
+    """The complete records at the start of a piece of the log."""
 
     requests: list[DispatchRequest]
+    """Their dispatch requests; empty if the records were only checked."""
     end: int
+    """Position after the last record; 0 without one."""
     wanted: int
+    """Minimum number of bytes from `end` on that can contain another record."""
     timestamp: int
+    """Store timestamp of the last record, in ms."""
 
     def hand_over(self, store: MessageStore) -> None:
         """Queue the written records for dispatch, and advance the next offsets of their queues."""

@@ -50,21 +50,20 @@ class DiskUse(NamedTuple):
 
 
 class FileAge(NamedTuple):
-    """Age of a commit log file.
-
-    written_ms: time of its last write, in ms since 1970. held_ms: for how long flushes have held it open;
-    None if none does.
-    """
+    """Age of a commit log file."""
 
     written_ms: int
+    """Time of its last write, in ms since 1970."""
     held_ms: int | None = None
+    """For how long flushes have held it open; None if none does."""
 
 
 @dataclass(frozen=True, slots=True)
 class CleanDecision:
-    """What one pass does. reason: why files are deleted, for the log; empty if none are."""
+    """What one pass does."""
 
     reason: str
+    """Why files are deleted, for the log; empty if none are."""
     is_forced: bool
     """Whether files are deleted at any age."""
     reject_writes: bool

@@ -46,37 +46,35 @@ _UNIQUE_ID: Final = b"UNIQ_KEY"
 
 
 class QueueFile(msgspec.Struct, kw_only=True):
-    """A queue of an archive.
-
-    Attributes:
-        file: The name of its file.
-        broker_name: The broker of the queue.
-        queue_id: The id of the queue.
-        begin: The offset of the first message to export.
-        end: The offset after the last message to export.
-        next_offset: The offset of the next message to export.
-        size: The bytes of all exported records in the file.
-        messages: The number of exported messages.
-        missing: The number of offsets below `next_offset` whose messages have expired or are damaged.
-    """
+    """A queue of an archive."""
 
     file: str
+    """The name of its file."""
     broker_name: str
+    """The broker of the queue."""
     queue_id: int
+    """The id of the queue."""
     begin: int
+    """The offset of the first message to export."""
     end: int
+    """The offset after the last message to export."""
     next_offset: int
+    """The offset of the next message to export."""
     size: int = 0
+    """The bytes of all exported records in the file."""
     messages: int = 0
+    """The number of exported messages."""
     missing: int = 0
+    """The number of offsets below `next_offset` whose messages have expired or are damaged."""
 
 
 class Manifest(msgspec.Struct, kw_only=True):
-    """The contents of an archive. cluster: the cluster of the export, as `str(Cluster)`."""
+    """The contents of an archive."""
 
     format: int = FORMAT
     topic: str
     cluster: str
+    """The cluster of the export, as `str(Cluster)`."""
     queues: list[QueueFile]
 
     @property
@@ -101,31 +99,29 @@ class Manifest(msgspec.Struct, kw_only=True):
 
 
 class ImportedQueue(msgspec.Struct, kw_only=True):
-    """The progress of the import of one queue file.
-
-    Attributes:
-        broker_name: The broker of the target queue.
-        queue_id: The id of the target queue.
-        target_offset: An offset of the target queue. Messages of the file beyond `size` that are stored
-            already have this offset or a higher one.
-        size: The bytes of the file whose messages are known to be stored.
-        messages: The number of these messages.
-    """
+    """The progress of the import of one queue file."""
 
     broker_name: str
+    """The broker of the target queue."""
     queue_id: int
+    """The id of the target queue."""
     target_offset: int
+    """An offset of the target queue. Messages of the file beyond `size` that are stored already have this
+    offset or a higher one."""
     size: int = 0
+    """The bytes of the file whose messages are known to be stored."""
     messages: int = 0
+    """The number of these messages."""
 
 
 class ImportState(msgspec.Struct, kw_only=True):
-    """The progress of an import. queues: by the name of the queue file."""
+    """The progress of an import."""
 
     format: int = FORMAT
     topic: str
     cluster: str
     queues: dict[str, ImportedQueue]
+    """By the name of the queue file."""
 
 
 class Archive:
@@ -206,11 +202,13 @@ def file_name(index: int, broker_name: str, queue_id: int) -> str:
 
 
 class Part(NamedTuple):
-    """Consecutive records of a queue. messages: their number. next_offset: the queue offset after them."""
+    """Consecutive records of a queue."""
 
     data: bytes
     messages: int
+    """Their number."""
     next_offset: int
+    """The queue offset after them."""
 
 
 def count_records(data: bytes, begin: int, end: int) -> int:
@@ -234,23 +232,20 @@ def count_records(data: bytes, begin: int, end: int) -> int:
 
 
 class StoredMessage(NamedTuple):
-    """The parts of a record that a copy of the message keeps.
-
-    Attributes:
-        flag: The user's flag.
-        body: The body as it is stored, perhaps compressed.
-        properties: The encoded properties.
-        sys_flag: The sysFlag; some of its bits say how the body is compressed.
-        born_timestamp: When the message was created, in ms since 1970.
-        size: The length of its record, in bytes.
-    """
+    """The parts of a record that a copy of the message keeps."""
 
     flag: int
+    """The user's flag."""
     body: bytes
+    """The body as it is stored, perhaps compressed."""
     properties: bytes
+    """The encoded properties."""
     sys_flag: int
+    """The sysFlag; some of its bits say how the body is compressed."""
     born_timestamp: int
+    """When the message was created, in ms since 1970."""
     size: int
+    """The length of its record, in bytes."""
 
     @property
     def identity(self) -> int:

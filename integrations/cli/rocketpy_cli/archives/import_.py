@@ -112,20 +112,20 @@ def import_(
 
 @dataclass(eq=False)
 class Importer:
-    """The import of an archive into a topic.
-
-    state_name: the name of the progress file. sent: the number of messages that this run has sent. found: the
-    number that it has found stored. less_durable: the number that it sent with another status than SEND_OK.
-    """
+    """The import of an archive into a topic."""
 
     archive: Archive
     manifest: Manifest
     state_name: str
+    """The name of the progress file."""
     topic: str
     cluster: str
     sent: int = 0
+    """The number of messages that this run has sent."""
     found: int = 0
+    """The number that it has found stored."""
     less_durable: int = 0
+    """The number that it sent with another status than SEND_OK."""
     _saved: bytes = b""
     _saving: asyncio.Lock = field(default_factory=asyncio.Lock)
 

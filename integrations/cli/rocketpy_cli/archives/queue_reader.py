@@ -42,9 +42,11 @@ class QueueRecords:
         self._queue = queue
         self._offset = begin
         self._end = end
-        self._step = 0  # messages that a pull returns; 0 until known
+        self._step = 0
+        """Messages that a pull returns; 0 until known."""
         self._pulls = 1
-        self._largest = 0  # bytes of the largest response
+        self._largest = 0
+        """Bytes of the largest response."""
         self._retry_until: float | None = None
         self.missing: int = 0
 

@@ -41,17 +41,14 @@ reject it."""
 
 
 class Receipt(NamedTuple):
-    """The result of a send.
-
-    Attributes:
-        stored: The number of messages that the broker has stored.
-        next_offset: The queue offset after them.
-        is_durable: Whether they are flushed and replicated as the broker is configured to.
-    """
+    """The result of a send."""
 
     stored: int
+    """The number of messages that the broker has stored."""
     next_offset: int
+    """The queue offset after them."""
     is_durable: bool
+    """Whether they are flushed and replicated as the broker is configured to."""
 
 
 class TargetTopic(ToolsConsumer):

@@ -38,11 +38,6 @@ class Console:
 
     Args:
         settings: The settings of the console.
-
-    Attributes:
-        asgi: The ASGI application. It can serve requests while the context is open.
-        sampler: Collects rates and lag while the context is open.
-        views: Renders the pages.
     """
 
     def __init__(self, settings: ConsoleSettings) -> None:
@@ -50,9 +45,11 @@ class Console:
         self._stack = AsyncExitStack()
         self._tasks = Tasks("console")
         self.views: Final = Views(settings)
+        """Renders the pages."""
         admin = AdminClient(client=settings.client)
         producer = Producer(_PRODUCER_GROUP, client=settings.client) if settings.allow_changes else None
         self.sampler: Final = Sampler(admin, settings.interval_s)
+        """Collects rates and lag while the context is open."""
         self._clients = [admin, *([] if producer is None else [producer])]
         resends = Resends(admin, self._tasks) if settings.allow_changes else None
         context = Context(admin, self.sampler, self.views, producer, resends)
@@ -66,6 +63,7 @@ class Console:
             },
         )
         self.asgi: Final = Guard(app, settings)
+        """The ASGI application. It can serve requests while the context is open."""
         self.views.csrf_token = self.asgi.csrf_token
 
     async def __aenter__(self) -> Self:

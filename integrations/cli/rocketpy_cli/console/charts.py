@@ -14,21 +14,25 @@ _TOP_MARGIN: Final = 4
 
 
 class Line(NamedTuple):
-    """One line of a chart. points: those of an SVG polyline; latest: the last value."""
+    """One line of a chart."""
 
     name: str
     points: str
+    """Those of an SVG polyline."""
     latest: float
+    """The last value."""
 
 
 class Chart(NamedTuple):
-    """Lines over a common time and a common scale from 0 to `top`. begin_s, end_s: seconds since 1970."""
+    """Lines over a common time and a common scale from 0 to `top`."""
 
     title: str
     lines: tuple[Line, ...]
     top: float
     begin_s: float
+    """Seconds since 1970."""
     end_s: float
+    """Seconds since 1970."""
 
 
 def draw(title: str, series: Mapping[str, Iterable[Sample]]) -> Chart | None:

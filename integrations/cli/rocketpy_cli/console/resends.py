@@ -17,21 +17,18 @@ class _StopRequestedError(Exception):
 
 @dataclass
 class Resend:
-    """The resend of one group's dead letters.
-
-    Attributes:
-        total: The number of dead letters when it began.
-        progress: Its progress, including the resends that it continues.
-        error: The error that ended it early; None without one.
-        is_stopping: Whether a request asked it to stop.
-        task: The task that runs it.
-    """
+    """The resend of one group's dead letters."""
 
     total: int
+    """The number of dead letters when it began."""
     progress: ResendProgress = field(default_factory=lambda: ResendProgress(0, 0, (), {}))
+    """Its progress, including the resends that it continues."""
     error: RocketError | None = None
+    """The error that ended it early; None without one."""
     is_stopping: bool = False
+    """Whether a request asked it to stop."""
     task: asyncio.Task[None] | None = None
+    """The task that runs it."""
 
     @property
     def state(self) -> str:

@@ -24,9 +24,10 @@ CONCURRENT: Final = 16
 
 
 class Sample(NamedTuple):
-    """A value at a time. time_s: seconds since 1970."""
+    """A value at a time."""
 
     time_s: float
+    """Seconds since 1970."""
     value: float
 
 
@@ -34,16 +35,13 @@ Series = deque[Sample]
 
 
 class Sampler:
-    """Samples the cluster every `interval_s` seconds.
-
-    Attributes:
-        rates: Messages per second by (broker name and id, "in" or "out").
-        lags: Lag by group.
-    """
+    """Samples the cluster every `interval_s` seconds."""
 
     def __init__(self, admin: AdminClient, interval_s: float) -> None:
         self.rates: Final[dict[tuple[str, str], Series]] = {}
+        """Messages per second by (broker name and id, "in" or "out")."""
         self.lags: Final[OrderedDict[str, Series]] = OrderedDict()
+        """Lag by group."""
         self.interval_s: Final = interval_s
         self._admin = admin
 

@@ -17,31 +17,29 @@ _TOKEN_LENGTH_MIN: Final = 16
 class ConsoleSettings:
     """The settings of one console.
 
-    Attributes:
-        client: The configuration of clients for the cluster.
-        cluster: The text that names the cluster on pages: its name servers and the profile.
-        host: The address to listen on.
-        port: The port; 0 takes a free one.
-        allow_changes: Whether users may send messages, resend dead letters, reset offsets, and hide brokers
-            from producers.
-        allow_remote: Whether `host` may be an address that other machines can reach.
-        host_names: Names by which browsers may reach the console, besides those of the loopback interface.
-        token: The secret in the login link; at least 16 characters.
-        interval_s: Seconds between two samples of rates and lag.
-
     Raises:
         ConfigInvalid: The address is not allowed, or the token is too short.
     """
 
     client: ClientConfig
+    """The configuration of clients for the cluster."""
     cluster: str
+    """The text that names the cluster on pages: its name servers and the profile."""
     host: str = "127.0.0.1"
+    """The address to listen on."""
     port: int = 8088
+    """The port; 0 takes a free one."""
     allow_changes: bool = False
+    """Whether users may send messages, resend dead letters, reset offsets, and hide brokers from
+    producers."""
     allow_remote: bool = False
+    """Whether `host` may be an address that other machines can reach."""
     host_names: tuple[str, ...] = ()
+    """Names by which browsers may reach the console, besides those of the loopback interface."""
     token: str = field(repr=False)
+    """The secret in the login link; at least 16 characters."""
     interval_s: float = 10.0
+    """Seconds between two samples of rates and lag."""
 
     def __post_init__(self) -> None:
         if len(self.token) < _TOKEN_LENGTH_MIN:

@@ -23,12 +23,15 @@ PAGE_SIZE: Final = 50
 
 
 class Page(NamedTuple, Generic[T]):
-    """One page of a list. number: of this page, from 1. pages: number of pages. total: length of the list."""
+    """One page of a list."""
 
     items: Sequence[T]
     number: int
+    """Of this page, from 1."""
     pages: int
+    """Number of pages."""
     total: int
+    """Length of the list."""
 
 
 class Views:

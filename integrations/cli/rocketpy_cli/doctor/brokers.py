@@ -58,10 +58,11 @@ class BrokerAddress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """The state of a broker. skew_s: seconds by which its clock is ahead of this one's; None if unknown."""
+    """The state of a broker."""
 
     table: Mapping[str, str]
     skew_s: float | None
+    """Seconds by which its clock is ahead of this one's; None if unknown."""
 
     @property
     def end(self) -> int:

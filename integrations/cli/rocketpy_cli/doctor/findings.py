@@ -17,21 +17,18 @@ class Level(StrEnum):
 
 
 class Finding(NamedTuple):
-    """The result of one check.
-
-    Attributes:
-        check: The name of the check, for programs.
-        level: How bad it is.
-        subject: What was checked, such as ``broker broker-a at 127.0.0.1:10911``.
-        text: What was found.
-        remedy: What to do; empty if nothing.
-    """
+    """The result of one check."""
 
     check: str
+    """The name of the check, for programs."""
     level: Level
+    """How bad it is."""
     subject: str
+    """What was checked, such as ``broker broker-a at 127.0.0.1:10911``."""
     text: str
+    """What was found."""
     remedy: str = ""
+    """What to do; empty if nothing."""
 
 
 class Findings(list[Finding]):

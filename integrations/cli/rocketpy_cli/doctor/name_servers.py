@@ -26,15 +26,12 @@ _CONCURRENCY: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class NameServerView:
-    """The brokers and routes that one name server reports.
-
-    Attributes:
-        cluster: The brokers.
-        routes: The routes by topic.
-    """
+    """The brokers and routes that one name server reports."""
 
     cluster: ClusterInfo
+    """The brokers."""
     routes: dict[str, TopicRouteData] = field(default_factory=dict)
+    """The routes by topic."""
 
 
 async def check_name_servers(findings: Findings, client: ClientInstance) -> dict[str, NameServerView]:

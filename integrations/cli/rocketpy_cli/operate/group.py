@@ -234,10 +234,11 @@ def _text(settings: GroupChanges) -> str:
 
 
 class _Described(NamedTuple):
-    """What ``describe`` shows. summary: None if no broker has the group."""
+    """What ``describe`` shows."""
 
     group: str
     summary: GroupSummary | None
+    """None if no broker has the group."""
     members: tuple[Member, ...]
     conflicts: tuple[str, ...]
     lag: GroupLag

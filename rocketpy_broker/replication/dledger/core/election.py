@@ -96,13 +96,14 @@ class _Round:
 
 @dataclass(eq=False)
 class LeaderElector:
-    """The election on one peer. rng: returns random numbers in [0, 1)."""
+    """The election on one peer."""
 
     settings: RaftSettings
     state: RaftState
     view: LedgerView
     outbox: Outbox
     rng: Callable[[], float]
+    """Returns random numbers in [0, 1)."""
     now_ms: InitVar[float]
 
     def __post_init__(self, now_ms: float) -> None:

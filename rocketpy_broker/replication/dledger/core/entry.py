@@ -49,10 +49,8 @@ INDEX_FILE_BYTES: Final = INDEX_UNIT_BYTES * 5 * 1024 * 1024
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One entry. In the JSON of a push, the body is base64.
-
-    size: of the whole entry, in bytes. pos: in bytes from the start of the first file. Entries are equal only
-    if their bytes are; followers rely on that.
+    """One entry. In the JSON of a push, the body is base64. Entries are equal only if their bytes are;
+    followers rely on that.
     """
 
     body: bytes
@@ -62,7 +60,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     index: Int64
     magic: Int32 = MAGIC
     pos: Int64
+    """In bytes from the start of the first file."""
     size: Int32
+    """Of the whole entry, in bytes."""
     term: Int64
 
     @classmethod
@@ -86,9 +86,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Blank(NamedTuple):
-    """Fills the rest of a data file. size: bytes up to the end of the file."""
+    """Fills the rest of a data file."""
 
     size: int
+    """Bytes up to the end of the file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,20 +26,19 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """A peer or client sent a request. request_id: chosen by the shell; the `SendResponse` has the same."""
+    """A peer or client sent a request."""
 
     request_id: int
+    """Chosen by the shell; the `SendResponse` has the same."""
     message: RaftMessage
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseReceived:
-    """A `SendRequest` got its response, or failed (message: None). The shell reports either within 3 s.
-
-    number: of the `SendRequest`.
-    """
+    """A `SendRequest` got its response, or failed (message: None). The shell reports either within 3 s."""
 
     number: int
+    """Of the `SendRequest`."""
     message: RaftMessage | None
 
 
@@ -58,9 +57,10 @@ Event = Tick | RequestReceived | ResponseReceived | EntriesExpiring
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """A request to send to a peer. number: chosen by the node; the `ResponseReceived` has the same."""
+    """A request to send to a peer."""
 
     number: int
+    """Chosen by the node; the `ResponseReceived` has the same."""
     peer: str
     message: RaftMessage
 
@@ -75,18 +75,18 @@ class SendResponse:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Effects that the shell carries out in the order of the fields. Then it calls `RaftNode.advance`.
-
-    term_state: term and vote to save durably; None if they have not changed. write: change of the ledger to
-    make durably. requests, responses: to send after the write, except `requests_before_write`.
-    committed_index: entries up to this one may be applied.
-    """
+    """Effects that the shell carries out in the order of the fields. Then it calls `RaftNode.advance`."""
 
     term_state: TermState | None
+    """Term and vote to save durably; None if they have not changed."""
     write: Write
+    """Change of the ledger to make durably."""
     requests: tuple[SendRequest, ...]
+    """To send after the write, except `requests_before_write`."""
     responses: tuple[SendResponse, ...]
+    """To send after the write."""
     committed_index: int
+    """Entries up to this one may be applied."""
 
     @property
     def requests_before_write(self) -> tuple[SendRequest, ...]:

@@ -32,11 +32,13 @@ _INCONSISTENT = RaftResponseCode.INCONSISTENT_STATE
 
 @dataclass(slots=True)
 class _Sent:
-    """An entry without an acknowledgement. size: in bytes. at_ms: when it was last sent."""
+    """An entry without an acknowledgement."""
 
     index: int
     size: int
+    """In bytes."""
     at_ms: float
+    """When it was last sent."""
 
 
 class PeerProgress:

@@ -40,15 +40,15 @@ class StoredLedger(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One change to the stored ledger, to be made in this order and then flushed.
-
-    is_reset: remove all entries; the ledger starts again at the first of `entries`, or without any at its
-    `start_pos`. truncate_after: remove the entries after this index. entries: append them.
-    """
+    """One change to the stored ledger, to be made in this order and then flushed."""
 
     is_reset: bool
+    """Remove all entries; the ledger starts again at the first of `entries`, or without any at its
+    `start_pos`."""
     truncate_after: int | None
+    """Remove the entries after this index."""
     entries: tuple[Entry, ...]
+    """Append them."""
 
     def __bool__(self) -> bool:
         return self.is_reset or self.truncate_after is not None or bool(self.entries)

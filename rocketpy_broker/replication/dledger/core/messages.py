@@ -107,18 +107,19 @@ class PushType(Enum):
 
 
 class RaftMessage(Body):
-    """Fields of every request and response.
-
-    remote_id, local_id: receiver and sender of the request. leader_id: the leader, or the candidate.
-    code: a RaftResponseCode; 200 in a request. term: of the sender; -1 where 0.1 leaves it out.
-    """
+    """Fields of every request and response."""
 
     code: Int32 = always_encoded(int(RaftResponseCode.SUCCESS))
+    """A RaftResponseCode; 200 in a request."""
     group: str | None = None
     leader_id: str | None = None
+    """The leader, or the candidate."""
     local_id: str | None = None
+    """The sender of the request."""
     remote_id: str | None = None
+    """The receiver of the request."""
     term: Int64 = always_encoded(-1)
+    """Of the sender; -1 where 0.1 leaves it out."""
 
     def encode(self) -> bytes:
         """Return the JSON text, with names in alphabetical order as Java writes them."""
@@ -130,9 +131,10 @@ class MetadataRequest(RaftMessage):
 
 
 class MetadataResponse(RaftMessage):
-    """The peers of the group and, in `leader_id`, the leader. peers: address by id."""
+    """The peers of the group and, in `leader_id`, the leader."""
 
     peers: dict[str, str] | None = None
+    """Address by id."""
 
 
 class AppendEntryRequest(RaftMessage):
@@ -163,10 +165,12 @@ class GetEntriesResponse(RaftMessage):
 
 
 class VoteRequest(RaftMessage):
-    """Requests a vote for `leader_id` in `term`. ledger_end_index, ledger_end_term: of its newest entry."""
+    """Requests a vote for `leader_id` in `term`."""
 
     ledger_end_index: Int64 = always_encoded(-1)
+    """Index of its newest entry."""
     ledger_end_term: Int64 = always_encoded(-1)
+    """Term of its newest entry."""
 
 
 class VoteResponse(RaftMessage):
@@ -197,19 +201,24 @@ class PullEntriesResponse(RaftMessage):
 
 
 class PushEntryRequest(RaftMessage):
-    """Sent by the leader. entry: None in a COMMIT. commit_index: entries up to it are committed."""
+    """Sent by the leader."""
 
     commit_index: Int64 = always_encoded(-1)
+    """Entries up to it are committed."""
     entry: Entry | None = None
+    """None in a COMMIT."""
     type: PushType = always_encoded(PushType.APPEND)
 
 
 class PushEntryResponse(RaftMessage):
-    """Sent by the follower. index: of the pushed entry. begin_index, end_index: of its ledger."""
+    """Sent by the follower."""
 
     begin_index: Int64 = always_encoded(0)
+    """Of its ledger."""
     end_index: Int64 = always_encoded(0)
+    """Of its ledger."""
     index: Int64 | None = None
+    """Of the pushed entry."""
 
 
 _BODIES: Final[dict[int, tuple[type[RaftMessage], type[RaftMessage]]]] = {

@@ -19,10 +19,11 @@ NO_TERM: Final = -1
 
 
 class TermState(NamedTuple):
-    """Must be durable. voted_for: the candidate that got this peer's vote in `term`; None: not voted yet."""
+    """Must be durable."""
 
     term: int = NO_TERM
     voted_for: str | None = None
+    """The candidate that got this peer's vote in `term`; None: not voted yet."""
 
 
 class LedgerCheckpoint(NamedTuple):

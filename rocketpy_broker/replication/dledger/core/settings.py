@@ -11,14 +11,12 @@ from rocketpy.errors import ConfigInvalid
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RaftSettings:
-    """Settings of one peer, with the defaults of DLedger 0.1. Raises ConfigInvalid.
-
-    peers: address by id, including this peer's.
-    """
+    """Settings of one peer, with the defaults of DLedger 0.1. Raises ConfigInvalid."""
 
     group: str
     self_id: str
     peers: dict[str, str]
+    """Address by id, including this peer's."""
     heartbeat_ms: int = 2000
     """heartBeatTimeIntervalMs: interval of a leader's heartbeats."""
     heartbeats_missed_max: int = 3

@@ -47,16 +47,15 @@ def record_of(entry: Entry, *, check_crc: bool = False) -> RecordView:
 
 @dataclass(eq=False)
 class EntryRecordScan:
-    """Iterates over the records up to `until`: a `RecordScan`.
-
-    old: the commit log in front of the ledger, if any. start: of a file or an entry. until: end of the last
-    committed entry. An entry without a record is skipped.
-    """
+    """Iterates over the records up to `until`: a `RecordScan`."""
 
     old: MappedFileQueue
+    """The commit log in front of the ledger, if any."""
     data: MappedFileQueue
     start: InitVar[int]
+    """Of a file or an entry."""
     until: int
+    """End of the last committed entry. An entry without a record is skipped."""
     _: KW_ONLY
     check_crc: bool = True
     bulk: BulkReader | None = None

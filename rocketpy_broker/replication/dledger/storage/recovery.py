@@ -41,19 +41,20 @@ _BATCH = 4096
 
 @dataclass(slots=True)
 class LedgerReport:
-    """The result of the recovery of a ledger.
-
-    clean: the ledger was stopped cleanly. scanned_from, end: the range of the data that was read, in bytes.
-    entries: in that range. cut_bytes: non-zero bytes that were zeroed after the end.
-    notes: lines for the operator.
-    """
+    """The result of the recovery of a ledger."""
 
     clean: bool
+    """The ledger was stopped cleanly."""
     scanned_from: int = 0
+    """Where the data that was read begins, in bytes."""
     end: int = 0
+    """Where it ends."""
     entries: int = 0
+    """In that range."""
     cut_bytes: int = 0
+    """Non-zero bytes that were zeroed after the end."""
     notes: list[str] = field(default_factory=list)
+    """Lines for the operator."""
 
     def note(self, text: str) -> None:
         """Add a line and log it."""

@@ -18,13 +18,15 @@ from rocketpy_cli.console.views import Views, whole_number
 
 @dataclass(frozen=True)
 class Context:
-    """The objects that pages share. producer, resends: None unless changes are allowed."""
+    """The objects that pages share."""
 
     admin: AdminClient
     sampler: Sampler
     views: Views
     producer: Producer | None
+    """None unless changes are allowed."""
     resends: Resends | None
+    """None unless changes are allowed."""
 
 
 class Pages:

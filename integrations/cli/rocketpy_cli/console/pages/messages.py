@@ -24,10 +24,11 @@ _HEX_COLUMNS: Final = 16
 
 
 class _SearchResult(NamedTuple):
-    """The messages of one page. next_link: the link to the next page; None without one."""
+    """The messages of one page."""
 
     messages: list[MessageExt]
     next_link: str | None = None
+    """The link to the next page; None without one."""
 
 
 class MessagePages(Pages):
