@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Final, TypedDict, cast
 
 import msgspec
@@ -13,37 +13,30 @@ from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies import SubscriptionGroupConfig, SubscriptionGroupWrapper
 
-_SETTINGS: Final = {
-    "enabled": "consumeEnable",
-    "broadcast": "consumeBroadcastEnable",
-    "max_retries": "retryMaxTimes",
-    "retry_queues": "retryQueueNums",
-    "broker_id": "brokerId",
-    "broker_id_when_slow": "whichBrokerWhenConsumeSlowly",
-    "notify_changes": "notifyConsumerIdsChangedEnable",
-}
-"""Settings of a group -> their names in RocketMQ's SubscriptionGroupConfig."""
-
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
     """The settings of a consumer group on one broker. Source: RocketMQ SubscriptionGroupConfig."""
 
-    enabled: bool = True
+    enabled: bool = field(default=True, metadata={"java": "consumeEnable"})
     """Whether the group may consume."""
-    broadcast: bool = True
+    broadcast: bool = field(default=True, metadata={"java": "consumeBroadcastEnable"})
     """Whether the group may broadcast: each member receives all messages."""
-    max_retries: int = 16
+    max_retries: int = field(default=16, metadata={"java": "retryMaxTimes"})
     """How often a message is redelivered before it becomes a dead letter."""
-    retry_queues: int = 1
+    retry_queues: int = field(default=1, metadata={"java": "retryQueueNums"})
     """The number of queues of the group's retry topic that get retries. With 0, a message that is sent back
     is dropped."""
-    broker_id: int = 0
+    broker_id: int = field(default=0, metadata={"java": "brokerId"})
     """The id of the broker to read from: 0 is the master."""
-    broker_id_when_slow: int = 1
+    broker_id_when_slow: int = field(default=1, metadata={"java": "whichBrokerWhenConsumeSlowly"})
     """The id of the broker to read from when the group is far behind."""
-    notify_changes: bool = True
+    notify_changes: bool = field(default=True, metadata={"java": "notifyConsumerIdsChangedEnable"})
     """Whether members are notified when other members join or leave."""
+
+
+_JAVA_NAMES: Final[dict[str, str]] = {one.name: one.metadata["java"] for one in fields(GroupSettings)}
+"""Settings of a group -> their names in RocketMQ's SubscriptionGroupConfig."""
 
 
 class GroupChanges(TypedDict, total=False):
@@ -72,17 +65,17 @@ def check_existing(group: str, retry_queues: int, existing: Mapping[str, GroupSe
 def fields_of(settings: Mapping[str, object]) -> dict[str, object]:
     """Return settings with the names that brokers use. Raises ConfigInvalid."""
     for name, value in settings.items():
-        if name not in _SETTINGS:
-            raise ConfigInvalid(f"there is no group setting {name!r}; choose from: {', '.join(_SETTINGS)}")
+        if name not in _JAVA_NAMES:
+            raise ConfigInvalid(f"there is no group setting {name!r}; choose from: {', '.join(_JAVA_NAMES)}")
         if not isinstance(value, bool):
             check_number(name, cast(int, value), 0)
-    return {_SETTINGS[name]: value for name, value in settings.items()}
+    return {_JAVA_NAMES[name]: value for name, value in settings.items()}
 
 
 def group_settings(config: SubscriptionGroupConfig) -> GroupSettings:
     """Return the settings that users see."""
-    fields = msgspec.to_builtins(config)
-    return GroupSettings(**{name: fields[field] for name, field in _SETTINGS.items()})
+    found = msgspec.to_builtins(config)
+    return GroupSettings(**{name: found[java] for name, java in _JAVA_NAMES.items()})
 
 
 def raw_group(body: bytes, name: str) -> dict[str, object] | None:

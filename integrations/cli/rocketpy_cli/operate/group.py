@@ -1,18 +1,17 @@
 """``rocketpy group``: lists, shows, creates, changes, resets and deletes consumer groups."""
 
-# The settings of a group are parameters for typer only: `_given` takes them from the context.
-# ruff: noqa: ARG001
-
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Annotated, Final, NamedTuple, cast
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, Unpack, cast, get_type_hints
 
 import typer
 
 from rocketpy.admin.admin_client import AdminClient
-from rocketpy.admin.group_settings import GroupChanges
+from rocketpy.admin.group_settings import GroupChanges, GroupSettings
 from rocketpy.admin.groups import GroupLag, GroupSummary, Member
 from rocketpy.admin.reset import OffsetChange, ResetTo
 from rocketpy.errors import ConfigInvalid, RocketError
@@ -27,29 +26,41 @@ group_app: Final = CommandGroup(
 )
 
 _Group = Annotated[str, typer.Argument(help="The consumer group.")]
-_Enabled = Annotated[bool | None, typer.Option("--enabled/--disabled", help="Whether the group may consume.")]
-_Broadcast = Annotated[
-    bool | None, typer.Option("--broadcast/--no-broadcast", help="Whether the group may broadcast.")
-]
-_MaxRetries = Annotated[
-    int | None, typer.Option(min=0, metavar="N", help="Redeliveries before a message is a dead letter.")
-]
-_RetryQueues = Annotated[
-    int | None, typer.Option(min=0, metavar="N", help="Queues of the group's retry topic.")
-]
-_BrokerId = Annotated[
-    int | None, typer.Option(min=0, metavar="ID", help="The broker to read from; 0 is the master.")
-]
-_BrokerIdWhenSlow = Annotated[
-    int | None, typer.Option(min=0, metavar="ID", help="The broker to read from when far behind.")
-]
-_NotifyChanges = Annotated[
-    bool | None,
-    typer.Option(
+_SETTINGS: Final = {
+    "enabled": typer.Option("--enabled/--disabled", help="Whether the group may consume."),
+    "broadcast": typer.Option("--broadcast/--no-broadcast", help="Whether the group may broadcast."),
+    "max_retries": typer.Option(min=0, metavar="N", help="Redeliveries before a message is a dead letter."),
+    "retry_queues": typer.Option(min=0, metavar="N", help="Queues of the group's retry topic."),
+    "broker_id": typer.Option(min=0, metavar="ID", help="The broker to read from; 0 is the master."),
+    "broker_id_when_slow": typer.Option(min=0, metavar="ID", help="The broker to read from when far behind."),
+    "notify_changes": typer.Option(
         "--notify-changes/--no-notify-changes",
         help="Whether brokers notify members when a member joins or leaves.",
     ),
-]
+}
+"""The option of each field of `GroupSettings`."""
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+def _takes_settings(function: F) -> F:
+    """Give a command with ``**settings`` an option for each; it gets those that are on the command line."""
+
+    @wraps(function)
+    def run(*arguments: Any, **given: Any) -> None:
+        function(*arguments, **{name: value for name, value in given.items() if value is not None})
+
+    *parameters, _ = signature(function, eval_str=True).parameters.values()
+    kinds, annotated = get_type_hints(GroupSettings), cast("Any", Annotated)
+    options = [
+        Parameter(
+            name, Parameter.KEYWORD_ONLY, default=None, annotation=annotated[kinds[name] | None, option]
+        )
+        for name, option in _SETTINGS.items()
+    ]
+    place = sum(parameter.kind is not Parameter.KEYWORD_ONLY for parameter in parameters)
+    cast("Any", run).__signature__ = Signature([*parameters[:place], *options, *parameters[place:]])
+    return cast("F", run)
 
 
 @group_app.command("list", epilog="Example: rocketpy group list --json")
@@ -105,22 +116,16 @@ def lag(
 
 
 @group_app.command(epilog="Example: rocketpy group create billing --max-retries 3")
+@_takes_settings
 def create(
-    context: typer.Context,
+    options: Options,
     group: _Group,
-    enabled: _Enabled = None,
-    broadcast: _Broadcast = None,
-    max_retries: _MaxRetries = None,
-    retry_queues: _RetryQueues = None,
-    broker_id: _BrokerId = None,
-    broker_id_when_slow: _BrokerIdWhenSlow = None,
-    notify_changes: _NotifyChanges = None,
+    *,
     cluster: OfCluster = None,
     yes: Yes = False,
+    **settings: Unpack[GroupChanges],
 ) -> None:
     """Create a group on every broker that lacks it. Where it exists, it stays unchanged."""
-    options: Options = context.obj
-    settings = _given(context)
     text = f"group {group} ({_text(settings) or 'default settings'})"
     options.confirm(f"create {text}", yes=yes)
     existing = options.run_admin(lambda admin: admin.groups.create(group, cluster=cluster, **settings))
@@ -129,21 +134,9 @@ def create(
 
 
 @group_app.command(epilog="Example: rocketpy group alter billing --disabled")
-def alter(
-    context: typer.Context,
-    group: _Group,
-    enabled: _Enabled = None,
-    broadcast: _Broadcast = None,
-    max_retries: _MaxRetries = None,
-    retry_queues: _RetryQueues = None,
-    broker_id: _BrokerId = None,
-    broker_id_when_slow: _BrokerIdWhenSlow = None,
-    notify_changes: _NotifyChanges = None,
-    yes: Yes = False,
-) -> None:
+@_takes_settings
+def alter(options: Options, group: _Group, *, yes: Yes = False, **changes: Unpack[GroupChanges]) -> None:
     """Change settings of a group on each broker that has it; other settings stay unchanged."""
-    options: Options = context.obj
-    changes = _given(context)
     if not changes:
         raise typer.BadParameter("give a setting to change, such as --max-retries 3")
     text = f"group {group} ({_text(changes)})"
@@ -220,13 +213,6 @@ def clone(
 
 
 # -- internals --------------------------------------------------------------------------------
-
-
-def _given(context: typer.Context) -> GroupChanges:
-    """Return the settings that were given on the command line."""
-    names = GroupChanges.__annotations__
-    given = {name: context.params[name] for name in names if context.params[name] is not None}
-    return cast("GroupChanges", given)
 
 
 def _text(settings: GroupChanges) -> str:
