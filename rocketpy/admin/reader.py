@@ -1,4 +1,8 @@
-"""Reader: reads queues for the admin client. It joins no group and commits no offsets."""
+"""Reader: reads queues for the admin client. It joins no group and commits no offsets.
+
+A tool that joined a group would take queues from its members, and an offset that it committed would be the
+group's.
+"""
 
 from __future__ import annotations
 

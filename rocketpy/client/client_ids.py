@@ -1,4 +1,8 @@
-"""Client ids, by which brokers distinguish the members of a group. Source: RocketMQ ClientConfig."""
+"""Client ids, by which brokers distinguish the members of a group. Source: RocketMQ ClientConfig.
+
+A broker takes two clients with one id for the same member. Both would get the same queues, and handle each of
+their messages.
+"""
 
 from __future__ import annotations
 

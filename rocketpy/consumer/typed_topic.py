@@ -1,4 +1,7 @@
-"""TypedTopic: converts values to message bodies and back, with two functions of the application."""
+"""TypedTopic: converts values to message bodies and back, with two functions of the application.
+
+Functions fit every format: JSON, Avro, Protobuf. None of their packages becomes a requirement.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""MessageColumns: many small messages in columns, as from a data frame."""
+"""MessageColumns: many small messages in columns, as from a data frame.
+
+A data frame has millions of short messages. An object for each would take more time than its encoding
+(`tools.bench.codecs`).
+"""
 
 from __future__ import annotations
 

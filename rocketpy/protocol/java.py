@@ -1,4 +1,8 @@
-"""Java's operations on strings that RocketMQ's formats depend on: hash and trim."""
+"""Java's operations on strings that RocketMQ's formats depend on: hash and trim.
+
+The consume queues hold the hashes of tags, the index those of keys, and `by_hash` chooses queues by them. A
+hash unlike Java's would hide messages from its consumers, and send equal keys to different queues.
+"""
 
 from __future__ import annotations
 

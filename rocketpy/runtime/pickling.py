@@ -1,4 +1,8 @@
-"""Pickles of settings and results that versions with other fields can load."""
+"""Pickles of settings and results that versions with other fields can load.
+
+Python pickles a dataclass with slots as a list, without names. A field that a later version inserts would
+shift all values after it.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields

@@ -1,4 +1,8 @@
-"""RateLimitedLog: limits how often repeated errors are logged. `abbreviate` shortens lists in log lines."""
+"""RateLimitedLog: limits how often repeated errors are logged. `abbreviate` shortens lists in log lines.
+
+A peer or a failing disk can cause the same error thousands of times a second. Its lines would hide all
+others, and fill the disk.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Signals that request the stop of a process, and those that only repeat such a request."""
+"""Signals that request the stop of a process, and those that only repeat such a request.
+
+A first signal asks for a clean stop, a second one cuts it short. A supervisor may send one request twice, and
+must not cut the stop short.
+"""
 
 from __future__ import annotations
 

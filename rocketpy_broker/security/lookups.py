@@ -1,4 +1,8 @@
-"""Look-ups of the access guard: stored records and connected clients."""
+"""Look-ups of the access guard: stored records and connected clients.
+
+Some requests do not name their topic or their owner, only a message id or a client id. The guard has to look
+these up before it can decide.
+"""
 
 from __future__ import annotations
 

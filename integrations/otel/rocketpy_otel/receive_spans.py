@@ -1,4 +1,7 @@
-"""Spans of pulls and of processing, linked to the contexts of their messages."""
+"""Spans of pulls and of processing, linked to the contexts of their messages.
+
+The messages of one pull come from many traces, and a span has one parent only. So its span is linked to them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The servers of a test session, and the view of one test, which has its own namespace."""
+"""The servers of a test session, and the view of one test, which has its own namespace.
+
+Servers take longer to start than most tests take to run. So all tests share them, and a namespace keeps each
+from the others' messages.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Finds the messages that a test sent in the broker's store, and lists them if an expected one is missing."""
+"""Finds the messages that a test sent in the broker's store, and lists them if an expected one is missing.
+
+A consumer would first have to join a group and get its queues. The store shows a message as soon as it is
+there.
+"""
 
 from __future__ import annotations
 

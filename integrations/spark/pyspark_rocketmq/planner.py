@@ -1,4 +1,7 @@
-"""Plans a read on the driver: asks the servers for offsets and returns ranges for the executors."""
+"""Plans a read on the driver: asks the servers for offsets and returns ranges for the executors.
+
+Tasks get fixed ranges, so that one that Spark repeats reads the same messages again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A slave's connection to its master: drives a `SlaveSession`, and reconnects when it ends."""
+"""A slave's connection to its master: drives a `SlaveSession`, and reconnects when it ends.
+
+The session has the protocol and does no I/O, so that simulations can replay it. Connection, disk and clock
+are here.
+"""
 
 from __future__ import annotations
 

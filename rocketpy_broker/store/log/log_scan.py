@@ -1,4 +1,8 @@
-"""Reads and checks the records of a commit log in order, to find where the log ends and why."""
+"""Reads and checks the records of a commit log in order, to find where the log ends and why.
+
+Files are allocated before they are written, so their length says nothing. The log ends at the first position
+without a valid record. The reason there tells the end of a write from damage.
+"""
 
 from __future__ import annotations
 

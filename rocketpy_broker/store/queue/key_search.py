@@ -1,4 +1,7 @@
-"""Finds messages by key: the index has the hashes of keys, the records have the keys themselves."""
+"""Finds messages by key: the index has the hashes of keys, the records have the keys themselves.
+
+Two keys can have the same hash, so each record that the index finds is read and compared.
+"""
 
 from __future__ import annotations
 

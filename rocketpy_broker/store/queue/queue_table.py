@@ -1,4 +1,8 @@
-"""All consume queues of a store, which are loaded, written, flushed and closed together."""
+"""All consume queues of a store, which are loaded, written, flushed and closed together.
+
+A store may have more queues than a process may have open files, so files are closed again while their queues
+are not used.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Parses log bytes from a master into records, and checks each record before it is written."""
+"""Parses log bytes from a master into records, and checks each record before it is written.
+
+A master may have a damaged disk. An invalid record, once written, would be delivered to consumers and copied
+to further replicas.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reads the records of a queue as they are stored, with several pulls at a time."""
+"""Reads the records of a queue as they are stored, with several pulls at a time.
+
+An archive is byte for byte what the broker stored, so records are not decoded. Brokers limit what a response
+holds: with one pull at a time, an export would mostly wait.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""TargetTopic: the topic to which an import copies stored messages."""
+"""TargetTopic: the topic to which an import copies stored messages.
+
+A producer would give the copies new ids and times, and compress them again. So their requests are made here.
+"""
 
 from __future__ import annotations
 

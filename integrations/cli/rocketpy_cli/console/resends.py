@@ -1,4 +1,7 @@
-"""Resends: re-sends all dead letters of groups in the background, while the console runs."""
+"""Resends: re-sends all dead letters of groups in the background, while the console runs.
+
+Sending thousands of dead letters takes longer than a browser waits for a page.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sampler: collects rates and lag while the console runs, in series of bounded length."""
+"""Sampler: collects rates and lag while the console runs, in series of bounded length.
+
+Brokers only tell their present rates and offsets. A chart needs those of the last hour.
+"""
 
 from __future__ import annotations
 
