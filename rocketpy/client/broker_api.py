@@ -1,7 +1,7 @@
 """BrokerApi: requests that any client may send to a broker.
 
 Topic names include the namespace, as on the wire. Every method raises RouteNotFound, TransportError,
-BrokerError, and RemoteProtocolError for an offset below 0.
+BrokerError, and RemoteProtocolError for an offset that no queue can have.
 
 Source: RocketMQ 4.6 MQAdminImpl, MQClientAPIImpl.
 """
@@ -51,6 +51,9 @@ log: Final = logging.getLogger("rocketpy.client")
 
 MAX_BODY_BYTES: Final = 16 << 20
 """Limit of one inflated body; a message with a larger one has a `decode_error`."""
+
+OFFSET_MAX: Final = (2**63 - 1) // 20
+"""Highest offset of a queue, whose units of 20 bytes have positions in 64 bits."""
 
 H = TypeVar("H", bound=Header)
 R = TypeVar("R")
@@ -297,8 +300,8 @@ def require_success(response: Command, broker: str) -> Command:
 
 
 def checked_offset(offset: int, what: str, queue: MessageQueue) -> int:
-    """Return the offset. Raises RemoteProtocolError if it is below 0. what: its name, for the error."""
-    if offset < 0:
+    """Return the offset. Raises RemoteProtocolError if no queue can have it. what: its name, for errors."""
+    if not 0 <= offset <= OFFSET_MAX:
         raise RemoteProtocolError(f"broker {queue.broker_name} sent {offset} as the {what} of {queue}")
     return offset
 

@@ -268,6 +268,8 @@ class PullConsumer(ConsumerQueries, BoundToClient):
             queue,
             offset,
             header.next_begin_offset,
+            topic=self._wrap(queue.topic),
+            offset_delta=header.offset_delta,
             max_body_bytes=config.max_body_bytes,
             max_total_bytes=config.max_body_bytes,
             verify=config.verify_checksums,

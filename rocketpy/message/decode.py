@@ -25,6 +25,8 @@ from rocketpy.protocol.message.sysflag import MessageSysFlag
 E = TypeVar("E", bound=RocketError)
 
 _CHECKSUM_NAME: Final = PROPERTY_BODY_CHECKSUM.encode()
+_LIGHT_QUEUE: Final = "%LMQ%"
+"""Prefix of topics of RocketMQ 5 whose queues have messages of other topics."""
 
 
 class Decoded(msgspec.Struct, gc=False):
@@ -58,19 +60,25 @@ def decode_pull(
     offset: int,
     next_offset: int,
     *,
+    topic: str = "",
+    offset_delta: int | None = None,
     max_body_bytes: int,
     max_total_bytes: int,
     verify: bool,
 ) -> PulledMessages:
     """Decode the messages of a pull from `offset`, as far as they can be read and inflated.
 
-    next_offset: from the broker. When some messages are left, the result has the offset after the last
-    decoded one. Other arguments: see `decode_messages`.
+    next_offset, offset_delta: from the broker. When some messages are left, the result has the offset after
+    the last decoded one. topic: of the records, with the namespace; that of the queue if it is empty. Other
+    arguments: see `decode_messages`.
 
     Raises RecordCorrupt when the first record has an unreliable length, or is corrupt and has an offset
-    outside the request. Raises RemoteProtocolError when other messages have offsets outside the request.
+    outside the request. Raises RemoteProtocolError when other messages have offsets outside the request, or
+    are of another topic or queue.
     """
-    decoded = decode_messages(data, queue, max_body_bytes, max_total_bytes, verify=verify)
+    is_own = offset_delta is None and not queue.topic.startswith(_LIGHT_QUEUE)
+    own = (topic or queue.topic, queue.queue_id) if is_own else None
+    decoded = decode_messages(data, queue, max_body_bytes, max_total_bytes, verify=verify, own=own)
     messages, limited, damage = decoded.messages, decoded.limited, decoded.damage
     if not decoded.failed and damage is None:
         check_offsets(decoded.offsets, queue, offset, next_offset)
@@ -108,16 +116,24 @@ def check_offsets(offsets: list[int], queue: MessageQueue, begin: int, end: int)
 
 
 def decode_messages(
-    data: bytes, queue: MessageQueue, max_body_bytes: int, max_total_bytes: int, *, verify: bool
+    data: bytes,
+    queue: MessageQueue,
+    max_body_bytes: int,
+    max_total_bytes: int,
+    *,
+    verify: bool,
+    own: tuple[str, int] | None = None,
 ) -> Decoded:
     """Decode the messages of a response.
+
+    own: topic and queue id; raise RemoteProtocolError for a record that has others.
 
     max_body_bytes: limit of an inflated body. max_total_bytes: limit of all inflated bodies; the first body
     only has its own limit. verify: check CRCs and end-to-end checksums.
     """
     records: list[Record | PackedRecord] = []
     errors: dict[int, RecordCorrupt] = {}
-    damage = _read(data, queue.topic, records, errors, verify=verify)
+    damage = _read(data, queue, records, errors, verify=verify, own=own)
     bodies = _Bodies(max_body_bytes, max_total_bytes, verify)
     if errors:
         messages = [
@@ -182,20 +198,22 @@ def log_undecodable(messages: Sequence[MessageExt], log: logging.Logger) -> int:
 
 def _read(
     data: bytes,
-    topic: str,
+    queue: MessageQueue,
     records: list[Record | PackedRecord],
     errors: dict[int, RecordCorrupt],
     *,
     verify: bool,
+    own: tuple[str, int] | None,
 ) -> RecordCorrupt | None:
     """Append all records to `records`, and the errors of corrupt ones to `errors`, by index.
 
     Returns the error of a record whose length is not reliable; the records after it are missing.
     """
+    topic, queue_id = own or (queue.topic, None)
     offset = 0
     while True:
         try:
-            decode_packed(data, topic, check_crc=verify, offset=offset, records=records)
+            decode_packed(data, topic, queue_id=queue_id, check_crc=verify, offset=offset, records=records)
         except RecordCorrupt as error:
             record = salvage(data, error.offset, topic)
             if record is None:

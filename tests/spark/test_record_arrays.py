@@ -17,7 +17,7 @@ from pyspark_rocketmq.options import SourceOptions
 from pyspark_rocketmq.record_arrays import RecordArrays, read_field, scan
 from pyspark_rocketmq.source import Pulled, to_batches
 from rocketpy import MessageExt, MessageQueue, PullStatus
-from rocketpy.errors import RecordCorrupt
+from rocketpy.errors import RecordCorrupt, RemoteProtocolError
 from rocketpy.message import RESERVED_PROPERTIES
 from rocketpy.message.decode import decode_messages
 from rocketpy.protocol.message.checksum import PROPERTY_BODY_CHECKSUM, body_checksum
@@ -93,7 +93,7 @@ def records(draw: st.DrawFn) -> bytes:
     if draw(st.booleans()):
         body, sys_flag = zlib.compress(body), sys_flag | MessageSysFlag.COMPRESSED
     return encode_record(
-        draw(st.sampled_from([b"T", "Ü".encode()])), draw(INT32), draw(INT32), draw(st.integers(0, 2**62)),
+        b"T", QUEUE.queue_id, draw(INT32), draw(st.integers(0, 2**62)),
         draw(st.integers(0, 2**62)), sys_flag, draw(TIMES), born, draw(TIMES), store, draw(INT32),
         draw(st.integers(0, 9)), body, properties,
     )  # fmt: skip
@@ -143,3 +143,15 @@ def test_records_that_the_decoder_rejects_are_rejected(found: list[bytes], data:
         assert not is_whole
     else:
         assert is_whole
+
+
+@pytest.mark.parametrize(("topic", "queue_id"), [(b"Other", 3), (b"T", 4)])
+def test_records_of_another_queue_are_rejected(topic: bytes, queue_id: int) -> None:
+    """A DataFrame would have rows of a topic that nobody asked for."""
+    host = host_bytes("10.0.0.7", 10911)
+    data = b"".join(
+        encode_record(name, id_, 0, offset, 0, 0, 1, host, 2, host, 0, 0, b"x", b"")
+        for offset, (name, id_) in enumerate([(b"T", 3), (topic, queue_id)])
+    )
+    with pytest.raises(RemoteProtocolError, match="with records of topics"):
+        list(to_batches([pulled(data)], QUEUE, COLUMNS, source()))

@@ -97,6 +97,8 @@ class RecordArrays:
         self.body_at: Final[Ints] = starts + (HEAD_BYTES + self._body_shift)
         _require(self.body_at <= ends, "a record is too short for the hosts of its sysFlag")
         self.body_ends: Final[Ints] = self.body_at + self.field("body_length")
+        self.topics: Final[list[str]] = []
+        """The topics of the records, each once."""
         self._topic_ends, self._ends = self._check_lengths(ends)
 
     def __len__(self) -> int:
@@ -168,7 +170,7 @@ class RecordArrays:
         _require(topic_ends + 2 + lengths == ends, "properties do not end with their record")
         for topic in _slices(self.data, self.body_ends + 1, topic_ends).unique().to_pylist():
             try:
-                topic.decode()
+                self.topics.append(topic.decode())
             except UnicodeDecodeError as error:
                 raise RecordCorrupt(0, f"a topic is not UTF-8: {error.reason}") from None
         return topic_ends, ends

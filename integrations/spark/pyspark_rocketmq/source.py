@@ -20,8 +20,9 @@ from pyspark_rocketmq.options import SourceOptions
 from pyspark_rocketmq.planner import queue_name, report_loss
 from pyspark_rocketmq.record_arrays import Ints, RecordArrays, read_field, scan
 from rocketpy import ConsumerConfig, MessageExt, MessageQueue, PullStatus, Retry, RocketError
+from rocketpy.client.namespace import wrap
 from rocketpy.consumer.fetch.consumer_api import PullResponse
-from rocketpy.errors import RecordCorrupt
+from rocketpy.errors import RecordCorrupt, RemoteProtocolError
 from rocketpy.message.decode import check_offsets, decode_message, decode_pull
 from rocketpy.protocol.message.checksum import PROPERTY_BODY_CHECKSUM, verify_body_checksum
 from rocketpy.protocol.message.compression import decompress
@@ -302,6 +303,7 @@ class _Reader:
             self._queue,
             offset,
             following,
+            topic=wrap(self._options.connection.namespace, self._queue.topic),
             max_body_bytes=_BODY_BYTES,
             max_total_bytes=_BODY_BYTES,
             verify=True,
@@ -378,6 +380,7 @@ def to_batches(
     except RecordCorrupt:
         intact = _intact(data, starts.tolist(), queue, options)
         records = RecordArrays(data, np.array(intact, np.int64))
+    _check_queue(records, queue, options)
     if options.tags:
         tags = records.properties.values_of(PROPERTY_TAGS)
         is_wanted = pc.is_in(tags, pa.array(options.tags, pa.string()))
@@ -388,6 +391,17 @@ def to_batches(
         return
     for some, bodies in _with_bodies(records, queue, options):
         yield to_batch(QueueMessages(some, queue, bodies), columns)
+
+
+def _check_queue(records: RecordArrays, queue: QueueName, options: SourceOptions) -> None:
+    """Raise RemoteProtocolError if a record is of another topic or queue."""
+    topic = wrap(options.connection.namespace, queue.topic)
+    ids = records.field("queue_id")
+    if any(found != topic for found in records.topics) or (ids != queue.queue_id).any():
+        raise RemoteProtocolError(
+            f"broker {queue.broker} responded to a pull of {queue} with records of topics {records.topics} "
+            f"and queues {np.unique(ids).tolist()}"
+        )
 
 
 def _intact(data: bytes, starts: Sequence[int], queue: QueueName, options: SourceOptions) -> list[int]:

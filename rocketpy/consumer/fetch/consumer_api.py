@@ -13,7 +13,7 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple, cast
 
-from rocketpy.client.broker_api import BrokerApi, broker_error, checked_offset, require_success
+from rocketpy.client.broker_api import OFFSET_MAX, BrokerApi, broker_error, checked_offset, require_success
 from rocketpy.client.instance import ClientInstance
 from rocketpy.errors import (
     BrokerError,
@@ -75,6 +75,8 @@ UNKNOWN_SUBSCRIPTION: Final = frozenset(
 
 _UNKNOWN_GROUP: Final = "no consumer for this group"
 """The remark with which a broker that does not know this consumer rejects a request for the members."""
+_FILE_UNITS_MAX: Final = (1 << 31) // 20
+"""Maximum number of units in a file of a consume queue."""
 _LOCK_TIMEOUT_MS: Final = 1000
 """RocketMQ: 1000, fixed."""
 _OFFSET_TIMEOUT_MS: Final = 5000
@@ -327,10 +329,14 @@ def _contradiction(
 ) -> str | None:
     """Return how the response to a pull contradicts itself; None if it is consistent."""
     next_offset = header.next_begin_offset
-    if not 0 <= header.min_offset <= header.max_offset or next_offset < 0:
+    if not 0 <= header.min_offset <= header.max_offset <= OFFSET_MAX or next_offset < 0:
         return "the offsets are invalid"
     if status is PullStatus.OFFSET_ILLEGAL:
-        return None
+        is_inside = header.min_offset <= next_offset <= header.max_offset
+        return None if is_inside else "the next offset is outside of the queue"
+    # Beyond the end only by new messages, or by the rest of an unreadable file of the queue.
+    if next_offset > max(header.max_offset, requested_offset) + _FILE_UNITS_MAX:
+        return "the next offset is far beyond the end of the queue"
     if status is PullStatus.FOUND and next_offset <= requested_offset:
         return "the next offset does not follow the messages"
     if status is PullStatus.FOUND and not body:

@@ -260,6 +260,7 @@ class Puller:
                 process_queue.queue,
                 process_queue.next_offset,
                 response.header.next_begin_offset,
+                offset_delta=response.header.offset_delta,
                 max_body_bytes=config.max_body_bytes,
                 max_total_bytes=context.limits().size - process_queue.size,
                 verify=config.verify_checksums,

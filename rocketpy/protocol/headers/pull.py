@@ -46,6 +46,8 @@ class PullMessageResponseHeader(Header, kw_only=True):
     """The first queue offset."""
     max_offset: Int64
     """The queue offset after the last message."""
+    offset_delta: Int64 | None = None
+    """From RocketMQ 5, for a queue of a static topic, whose records have the id of another queue."""
 
 
 class QueryMessageRequestHeader(Header, kw_only=True):

@@ -35,7 +35,14 @@ from zlib import crc32
 
 import msgspec
 
-from rocketpy.errors import LocalProtocolError, MessageTooLarge, RecordCorrupt, TopicInvalid, TornTail
+from rocketpy.errors import (
+    LocalProtocolError,
+    MessageTooLarge,
+    RecordCorrupt,
+    RemoteProtocolError,
+    TopicInvalid,
+    TornTail,
+)
 from rocketpy.protocol.message.properties import MAX_PROPERTIES_BYTES
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 
@@ -113,7 +120,9 @@ _OWN: Final = ">" + "".join(_FORMATS[:_SYS_FLAG])
 _OWN_BYTES: Final = struct.calcsize(_OWN)
 _START: Final = head_fields("size", "magic")
 _PLACE: Final = head_fields("size", "magic", "body_crc", "physical_offset", "sys_flag", "body_length")
-_CONSUMED: Final = head_fields("size", "magic", "body_crc", "queue_offset", "sys_flag", "body_length")
+_CONSUMED: Final = head_fields(
+    "size", "magic", "body_crc", "queue_id", "queue_offset", "sys_flag", "body_length"
+)
 _PROPERTIES_LENGTH: Final = Struct(">H")
 _HOSTS: Final = {8: (socket.AF_INET, Struct(">4si")), 20: (socket.AF_INET6, Struct(">16si"))}
 
@@ -364,6 +373,7 @@ def decode_packed(
     buffer: Buffer,
     topic: str = "",
     *,
+    queue_id: int | None = None,
     check_crc: bool = True,
     offset: int = 0,
     records: list[Record | PackedRecord] | None = None,
@@ -374,9 +384,10 @@ def decode_packed(
     (`topic` for the first one). `decode` handles all others, valid or not. Faster than `decode` for each
     record: see `tools/bench/codecs.py`.
 
-    offset: where to begin. records: the list to append to; it keeps the records before a bad one. Raises as
-    `decode`.
+    queue_id: raise RemoteProtocolError for a record of another topic or queue. offset: where to begin.
+    records: the list to append to; it keeps the records before a bad one. Raises as `decode`.
     """
+    wanted = topic, queue_id
     data = buffer if type(buffer) is bytes else bytes(buffer)
     unpack = _CONSUMED.unpack_from
     if records is None:
@@ -388,7 +399,7 @@ def decode_packed(
     between_bytes, between, properties_length = len(topic_field) + 2, b"", -1  # body end to properties
     while offset < end:
         if end - offset >= FIXED_BYTES:
-            size, magic, body_crc, queue_offset, sys_flag, body_length = unpack(data, offset)
+            size, magic, body_crc, record_queue_id, queue_offset, sys_flag, body_length = unpack(data, offset)
             body_at = offset + HEAD_BYTES
             topic_at = body_at + body_length
             properties_at = topic_at + between_bytes
@@ -403,6 +414,7 @@ def decode_packed(
                 and properties_at + properties_length == following <= end
                 and 0 <= properties_length <= MAX_PROPERTIES_BYTES
                 and data[topic_at:properties_at] == between
+                and (record_queue_id == queue_id or queue_id is None)
             ):
                 body = data[body_at:topic_at]
                 if check_crc and crc32(body) & 0x7FFFFFFF != body_crc:
@@ -415,6 +427,11 @@ def decode_packed(
                 offset = following
                 continue
         record = decode(data, offset, check_crc=check_crc)
+        if queue_id is not None and (record.topic, record.queue_id) != wanted:
+            raise RemoteProtocolError(
+                f"a record of queue {record.queue_id} of topic {record.topic!r} is in a response about queue "
+                f"{queue_id} of topic {topic!r}"
+            )
         records.append(record)
         offset += record.size
         if record.topic != topic:

@@ -12,6 +12,7 @@ from rocketpy.message import MessageExt, MessageQueue
 from rocketpy.message.decode import PulledMessages, decode_message, decode_messages, decode_pull
 from rocketpy.protocol.message.checksum import body_checksum
 from rocketpy.protocol.message.record import encode_record, host_bytes
+from rocketpy.protocol.message.sysflag import MessageSysFlag
 from tests import golden_data
 
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -217,6 +218,31 @@ def test_the_end_to_end_checksum_is_verified() -> None:
     newer = record(b"body", "BODY_CHECKSUM\x01md-6:1234\x02", offset=7)
     found = pull(good, bad, newer)
     assert [message.decode_error is None for message in found.messages] == [True, False, True]
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize(("topic", "queue_id"), [(b"Other", 0), (b"T", 1)])
+@pytest.mark.parametrize("sys_flag", [0, MessageSysFlag.COMPRESSED])
+def test_records_of_another_queue_are_rejected(at: int, topic: bytes, queue_id: int, sys_flag: int) -> None:
+    """A handler would get messages of another topic, and the offsets of another queue would be committed."""
+    found = [record(b"x", offset=5 + index) for index in range(3)]
+    body = zlib.compress(b"x") if sys_flag else b"x"
+    found[at] = encode_record(
+        topic, queue_id, 0, 5 + at, 1000, sys_flag, 1, HOST, 2, HOST, 0, 0, body, b""
+    )  # fmt: skip
+    with pytest.raises(RemoteProtocolError, match="is in a response about queue 0 of topic 'T'"):
+        pull(*found)
+
+
+def test_queues_of_rocketmq_5_may_have_records_of_others() -> None:
+    """Static topics and light queues of RocketMQ 5 could not be read."""
+    data = encode_record(b"Other", 3, 0, 5, 1000, 0, 1, HOST, 2, HOST, 0, 0, b"x", b"")
+    most = 1 << 24
+    for queue, delta in ((MessageQueue("%LMQ%a", "broker-a", 0), None), (QUEUE, 0)):
+        found = decode_pull(
+            data, queue, 5, 6, offset_delta=delta, max_body_bytes=most, max_total_bytes=most, verify=True
+        )
+        assert bodies(found.messages) == [b"x"]
 
 
 def test_a_single_record_knows_its_queue() -> None:
