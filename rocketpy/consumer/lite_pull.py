@@ -353,7 +353,8 @@ class LitePullConsumer(GroupConsumer):
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit offsets and wait for the responses. RocketMQ: commitSync.
 
-        A failure is logged and not raised; `committed` returns the offset that is stored.
+        A failure is logged and not raised, and `health()` reports it; `committed` returns the offset that is
+        stored.
 
         Args:
             offsets: For each queue the offset of the next message. None: the messages of all polls count as
@@ -367,13 +368,13 @@ class LitePullConsumer(GroupConsumer):
             for offset in offsets.values():
                 check_integer("offset", offset)
             wire = {wrap_queue(member.namespace, queue): offset for queue, offset in offsets.items()}
-            await member.offsets.write(wire, wait=True)
+            member.watch.committed(await member.offsets.write(wire, again=True))
             self._buffer.commits(wire)
             return
         async with member.releases.committing:
             self._buffer.finish_polled(int(member.client.now_ms()), self.calling_thread())
             offsets = member.releases.progress() | member.progress()
-            await member.persist(wait=True)
+            await member.persist(again=True)
             self._buffer.commits(offsets)
 
     async def committed(self, queue: MessageQueue) -> int | None:

@@ -314,7 +314,7 @@ class PullConsumer(ConsumerQueries, BoundToClient):
             UsageError: The offset is not an integer.
         """
         check_integer("offset", offset)
-        await self._broker_api().commit(self._wrap_queue(queue), offset, wait=True)
+        await self._broker_api().commit(self._wrap_queue(queue), offset)
 
     # -- internals ----------------------------------------------------------------------------
 

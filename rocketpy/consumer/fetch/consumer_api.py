@@ -250,23 +250,19 @@ class ConsumerApi(BrokerApi):
         found = require_success(response, queue.broker_name).header_as(QueryConsumerOffsetResponseHeader)
         return checked_offset(found.offset, "committed offset", queue)
 
-    async def commit(self, queue: MessageQueue, offset: int, *, wait: bool) -> Channel | None:
+    async def commit(self, queue: MessageQueue, offset: int) -> Channel | None:
         """Commit the group's offset of a queue to the master, or to a slave while it is unavailable.
 
-        wait: whether to wait for the broker's response. Returns the open channel to the broker, if any.
+        Returns the open channel to the broker, if any. RocketMQ's periodic commits are oneway requests; here
+        a rejection is noticed.
         """
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group=self.group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
         address, _ = await self.client.find_broker(queue.topic, queue.broker_name)
         command = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
-        if wait:
-            await self.request(address, queue.broker_name, command, _OFFSET_TIMEOUT_MS)
-            return self.client.connections.get(address).channel
-        connection = self.client.connections.get(address)
-        channel = await connection.open()
-        connection.put_oneway(command)
-        return channel
+        await self.request(address, queue.broker_name, command, _OFFSET_TIMEOUT_MS)
+        return self.client.connections.get(address).channel
 
     async def lock(self, queues: Collection[MessageQueue], owner: str) -> set[MessageQueue]:
         """Lock queues of one broker for this member at its master; return those that are locked.

@@ -189,7 +189,7 @@ class GroupMember:
             left = await self._end_handlers()
             await self.releases.wait(timeout_s=1)
             if self.stores_offsets:
-                await self.persist(wait=True)
+                await self.persist(again=True)
             if self._shares_queues:
                 await self.locks.close(self._acquiring)
             for puller in self.pullers.values():
@@ -511,10 +511,13 @@ class GroupMember:
         """Return the offset to commit, for each assigned queue."""
         return {queue: puller.process_queue.commit_offset for queue, puller in self.pullers.items()}
 
-    async def persist(self, *, wait: bool = False) -> None:
-        """Commit the offsets of the assigned queues, and of those that are being released."""
+    async def persist(self, *, again: bool = False) -> None:
+        """Commit the offsets of the assigned queues, and of those that are being released.
+
+        again: also those that were committed already.
+        """
         offsets = self.releases.progress() | self.progress()
-        self.watch.committed(await self.offsets.write(offsets, wait=wait))
+        self.watch.committed(await self.offsets.write(offsets, again=again))
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue assigned queues of a topic from other offsets. Results of running handlers are ignored."""
@@ -528,7 +531,7 @@ class GroupMember:
             # The application assigned these queues: a rebalance would not acquire them again.
             for queue, offset in chosen.items():
                 self.restart_pulling(queue, offset)
-            await self.offsets.write(chosen, wait=True)
+            await self.offsets.write(chosen, again=True)
             return
         for queue, offset in chosen.items():
             progress = self.watch.queues[queue]

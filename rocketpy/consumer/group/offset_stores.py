@@ -30,19 +30,19 @@ class OffsetStore(Protocol):
         """Return the stored offset; None when there is none. Raises RocketError if it cannot be read."""
 
     async def write(
-        self, offsets: Mapping[MessageQueue, int], *, wait: bool = False
+        self, offsets: Mapping[MessageQueue, int], *, again: bool = False
     ) -> RocketError | OSError | None:
         """Store offsets. A failure is logged and returned; None for success.
 
-        wait: return only when they are stored. Otherwise a broker's response is not awaited.
+        again: also those that were stored already.
         """
 
 
 class BrokerOffsets:
     """Stores offsets in the brokers; in a slave while its master is unavailable.
 
-    An unchanged offset is not sent again over the same connection, unless `wait` is set. Over a new one it is
-    sent again: a broker that was restarted, or its successor, may have an older offset.
+    An unchanged offset is not sent over the same connection, unless `again` is set. Over a new one it is sent
+    again: a broker that was restarted, or its successor, may have an older offset.
     """
 
     def __init__(self, api: ConsumerApi) -> None:
@@ -56,20 +56,20 @@ class BrokerOffsets:
         return await self._api.committed_offset(queue)
 
     async def write(
-        self, offsets: Mapping[MessageQueue, int], *, wait: bool = False
+        self, offsets: Mapping[MessageQueue, int], *, again: bool = False
     ) -> RocketError | OSError | None:
         """Commit offsets."""
-        writes = (self._write(queue, offset, wait=wait) for queue, offset in offsets.items())
+        writes = (self._write(queue, offset, again=again) for queue, offset in offsets.items())
         return next(filter(None, await asyncio.gather(*writes)), None)
 
-    async def _write(self, queue: MessageQueue, offset: int, *, wait: bool) -> RocketError | None:
+    async def _write(self, queue: MessageQueue, offset: int, *, again: bool) -> RocketError | None:
         client = self._api.client
         try:
             address, _ = await client.find_broker(queue.topic, queue.broker_name)
             channel = client.connections.get(address).channel
-            if not wait and channel is not None and self._sent.get(queue) == (offset, channel):
+            if not again and channel is not None and self._sent.get(queue) == (offset, channel):
                 return None
-            self._sent[queue] = (offset, await self._api.commit(queue, offset, wait=wait))
+            self._sent[queue] = (offset, await self._api.commit(queue, offset))
         except RocketError as error:
             self._limited_log.warning(
                 f"{type(error).__name__} {queue.broker_name}",
@@ -103,7 +103,7 @@ class LocalOffsets:
             return (await self._loaded()).get(queue)
 
     async def write(
-        self, offsets: Mapping[MessageQueue, int], *, wait: bool = False
+        self, offsets: Mapping[MessageQueue, int], *, again: bool = False
     ) -> RocketError | OSError | None:
         """Write offsets to the file."""
         async with self._lock:

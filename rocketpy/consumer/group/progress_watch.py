@@ -51,6 +51,8 @@ class ProgressWatch:
         """Rejected filters."""
         self.queues: dict[MessageQueue, Progress] = {}
         self.commits: Progress | None = self._new() if commits else None
+        self._failed_commit: str | None = None
+        """The failure of the application's last commit, if commits are not automatic."""
 
     # -- topics -------------------------------------------------------------------------------
 
@@ -142,10 +144,12 @@ class ProgressWatch:
             _fail(puller.process_queue.lock, "its lock was not renewed", error)
 
     def committed(self, error: Exception | None) -> None:
-        """Record whether the offsets of all queues were stored."""
-        if self.commits is not None and error is None:
+        """Record whether offsets were stored: those of all queues, or those that the application commits."""
+        if self.commits is None:
+            self._failed_commit = None if error is None else f"the last commit of offsets failed: {error}"
+        elif error is None:
             self.commits.succeeded(self._client.now_ms())
-        elif self.commits is not None:
+        else:
             self.commits.failed(str(error))
 
     # -- for `health()` -----------------------------------------------------------------------
@@ -182,6 +186,7 @@ class ProgressWatch:
         if self.commits is not None:
             text = "no commit of all offsets has succeeded"
             found.append(self.commits.problem(now_ms, limit_ms + config.persist_interval_ms, text))
+        found.append(self._failed_commit)
         return list(dict.fromkeys(text for text in found if text))
 
     def _stalled(self, queue: MessageQueue, now_ms: float) -> Progress | None:

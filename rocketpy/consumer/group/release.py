@@ -101,7 +101,7 @@ class Releases:
             if service is not None:
                 await self._wait_for_handlers(puller, service, waits)
             if offset is not None:
-                await self.offsets.write({queue: offset}, wait=True)
+                await self.offsets.write({queue: offset}, again=True)
             elif self.stores_offsets:
                 await self._commit(puller)
             async with self.committing:
@@ -140,7 +140,7 @@ class Releases:
                 log.info("the committed offset of %s is not known: %s", queue, error)
             else:
                 is_later = stored is not None and stored >= offset
-                if is_later or await self.offsets.write({queue: offset}, wait=True) is None:
+                if is_later or await self.offsets.write({queue: offset}, again=True) is None:
                     return
             if self.client.now_ms() > until_ms:
                 return

@@ -200,11 +200,11 @@ async def test_a_stuck_handler_holds_a_queue_no_longer_than_the_wait(
         async with consuming(cluster, seen, name="two", **config) as two:
             await until(lambda: len(of_topic(one)) == len(of_topic(two)) == 2)
             await until(lambda: sum(two.progress().values()) == 4)
-            await two.member.persist(wait=True)
+            await two.member.persist(again=True)
             jobs.finish()
             await until(lambda: jobs.ended.total() == 8 and not one.member.releases.pullers())
             await until(lambda: sum(one.progress().values()) == 4)
-            await one.member.persist(wait=True)
+            await one.member.persist(again=True)
             assert committed(cluster) == 8
 
 

@@ -405,7 +405,7 @@ async def test_a_second_task_that_polls(cluster: EmbeddedCluster, producer: Prod
         for poll in (consumer.poll, consumer.getmany, lambda: anext(aiter(consumer))):
             with pytest.raises(UsageError, match="worker polls consumer g, too"):
                 await poll()
-        await consumer.member.persist(wait=True)
+        await consumer.member.persist(again=True)
         assert sum([await consumer.committed(queue) or 0 for queue in QUEUES]) == 0
         go.set()
         await worker

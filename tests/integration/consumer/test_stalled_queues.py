@@ -15,6 +15,7 @@ from rocketpy import (
     ClientConfig,
     LitePullConfig,
     LitePullConsumer,
+    Message,
     MessageExt,
     MessageModel,
     MessageQueue,
@@ -478,6 +479,27 @@ async def test_offsets_that_cannot_be_stored(
         await until(lambda: "no commit of all offsets has succeeded for" in str(consumer.health().problems))
         (tmp_path / "at").unlink()
         await until(lambda: consumer.health().ok)
+
+
+@pytest.mark.parametrize("auto_commit", [True, False])
+async def test_commits_that_a_broker_rejects(later: Callable[[], None], *, auto_commit: bool) -> None:
+    """Oneway commits would be rejected unnoticed, until the next restart handles all messages again."""
+    async with EmbeddedCluster(settings=SMALL | {"maxConsumerOffsets": "1"}) as running:
+        config = LitePullConfig(consume_from=FIRST, auto_commit=auto_commit, **SWIFT)
+        consumer = LitePullConsumer("g", running.namesrv_address, config=config)
+        consumer.subscribe("T")
+        async with Producer("p", running.namesrv_address) as producer, consumer:
+            for queue_id in range(2):
+                await producer.send(Message("T", b"m"), queue=MessageQueue("T", "broker-a", queue_id))
+                assert await consumer.poll(60_000)
+            await consumer.commit()
+            if auto_commit:
+                later()
+                await consumer.member.client.heartbeat()  # its interval is half a minute
+                await until(lambda: "no commit of all offsets" in str(consumer.health().problems))
+            else:
+                assert "the last commit of offsets failed: " in str(consumer.health().problems)
+            assert "maxConsumerOffsets is 1" in str(consumer.health().problems)
 
 
 async def test_a_filter_that_is_rejected_while_the_consumer_runs() -> None:
