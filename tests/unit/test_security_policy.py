@@ -114,6 +114,10 @@ NOT_CREDENTIALS = {
         "integrations/spark/pyspark_rocketmq/options.py",
         "bool(self.access_key) != bool(self.secret_key)",
     ): "whether both are set",
+    (
+        "rocketpy_broker/replication/dledger/authentication.py",
+        "request.code != (HandshakeCode.PROVE if is_proof else HandshakeCode.HELLO)",
+    ): "the code of a request",
 }
 """The comparisons in a file, and their operands."""
 
