@@ -14,12 +14,11 @@ from typer.core import TyperGroup
 
 from rocketpy._version import __version__
 from rocketpy.errors import ConfigInvalid
-from rocketpy_cli import bench, consume, dlq, message, send
 from rocketpy_cli.archives import export, import_
+from rocketpy_cli.commands import acl, bench, broker, consume, dlq, group, message, namesrv, send, topic
 from rocketpy_cli.console import command as console
 from rocketpy_cli.context import CommandGroup, Commands, Options, global_options_first
 from rocketpy_cli.doctor import command as doctor
-from rocketpy_cli.operate import acl, broker, group, namesrv, topic
 
 _SERVERS: Final = "rocketpy-broker"
 """The command that runs the servers. The entry points of the group "rocketpy.embedded" cannot replace it:

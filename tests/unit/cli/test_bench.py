@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rocketpy_cli.bench import quantiles
+from rocketpy_cli.commands.bench import quantiles
 
 
 def test_quantiles_are_values_that_occurred() -> None:

@@ -5,7 +5,7 @@ import typer.main
 from rocketpy.admin import GroupChanges, GroupSettings
 from rocketpy.admin.group_settings import group_settings
 from rocketpy.protocol.bodies import SubscriptionGroupConfig
-from rocketpy_cli.operate.group import group_app
+from rocketpy_cli.commands.group import group_app
 
 
 def test_defaults_are_those_of_a_broker() -> None:
