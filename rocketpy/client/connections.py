@@ -232,6 +232,8 @@ class ConnectionPool:
     """For addresses without one, as in RocketMQ's routes."""
     name_servers: set[str] = field(default_factory=set)
     """The addresses of name servers; all others are brokers."""
+    dropped: list[Callable[[PeerConnection], None]] = field(default_factory=list)
+    """Called with each connection that `drop` has removed."""
     _connections: dict[str, PeerConnection] = field(default_factory=dict)
     _hook_log: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(log, 1.0))
 
@@ -309,6 +311,8 @@ class ConnectionPool:
         del self._connections[address]
         if connection.channel is not None:
             connection.channel.close()
+        for forget in self.dropped.copy():
+            forget(connection)
         return True
 
     def abandon(self, reason: RocketError) -> None:

@@ -67,11 +67,18 @@ PART: Final = SendKind("part", is_batch=True, must_be_ok=False)
 """One request of a `send_batch`, with one future for all its results."""
 
 
+class SendHolder(Protocol):
+    """Holds sends that wait for a broker: a sink."""
+
+    def forget(self, send: PendingSend) -> str:
+        """Remove a send; return what it has waited for, in words."""
+
+
 class SendOwner(Protocol):
     """Decides over a send: the sender."""
 
-    def park(self, send: PendingSend) -> None:
-        """Let a send wait until `claim`, at most until its deadline."""
+    def park(self, send: PendingSend, holder: SendHolder) -> None:
+        """Let a send wait until `claim`, at most until its deadline; then `holder` forgets it."""
 
     def claim(self, send: PendingSend) -> bool:
         """End the wait of a send; return whether it is still to be sent."""
@@ -127,6 +134,8 @@ class PendingSend(msgspec.Struct, eq=False, weakref=False):
     """The caller's selector, until it has chosen."""
     follows: bool = False
     """See `SendRules`."""
+    waits_for: str = ""
+    """See `SendRules`."""
     precedes: bool = False
     """Whether it was part of a rejected batch, and goes before the sends that wait for the same broker."""
     attempts: tuple[Attempt, ...] = ()
@@ -149,7 +158,9 @@ class PendingSend(msgspec.Struct, eq=False, weakref=False):
 
     def rules(self, retry: RetryConfig) -> SendRules:
         """Return the limits of this send, for `rocketpy.producer.send.retry.decide`."""
-        return SendRules(self.accepted_ms, self.deadline_ms, retry, self.chosen_queue, self.follows)
+        return SendRules(
+            self.accepted_ms, self.deadline_ms, retry, self.chosen_queue, self.follows, self.waits_for
+        )
 
     # -- its request --------------------------------------------------------------------------
 

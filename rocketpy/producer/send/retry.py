@@ -111,6 +111,8 @@ class SendRules:
     """The only queue that it may go to, or None."""
     follows: bool = False
     """The queue was not chosen by the caller, but earlier requests of the same batch went there."""
+    waits_for: str = ""
+    """What the send waits for besides the route, for the error of a timeout; or empty."""
 
 
 _ROUTE_PAUSE_MIN_MS = 10
@@ -239,7 +241,7 @@ def _never_sent(view: RouteView, rules: SendRules) -> RocketError:
             f"{', '.join(sorted(view.route.brokers_without_master))}"
         )
     reason = f" ({view.error})" if view.error is not None else ""
-    missing = f"the route of topic {view.topic!r}" if view.route is None else "a writable connection"
+    missing = f"the route of topic {view.topic!r}" if view.route is None else rules.waits_for or "its turn"
     return RequestTimeout(
         f"timed out after {time_ms:.0f} ms waiting for {missing}; the message was not sent{reason}",
         outcome=Outcome.NOT_SENT,

@@ -36,7 +36,7 @@ from rocketpy.errors import (
 from rocketpy.hooks import FailedAttempt, SendCheck
 from rocketpy.producer.listeners import Listeners
 from rocketpy.producer.send.flow_control import InFlightLimiter
-from rocketpy.producer.send.pending import GATHERED, PendingSend
+from rocketpy.producer.send.pending import GATHERED, PendingSend, SendHolder
 from rocketpy.producer.send.publish_info import PublishInfoTable
 from rocketpy.producer.send.response import LessDurable, are_ok
 from rocketpy.producer.send.retry import (
@@ -99,8 +99,8 @@ class Sender:
         self._sinks: dict[PeerConnection, BrokerSink] = {}
         self._live: dict[PendingSend, None] = {}
         """Accepted sends that have not ended."""
-        self._parked: dict[PendingSend, None] = {}
-        """Live sends that wait for a route, the end of a pause, or a sink."""
+        self._parked: dict[PendingSend, SendHolder | None] = {}
+        """Live sends that wait for a sink, which is the value, or for a route or the end of a pause."""
         self._written_oneway: list[PendingSend] = []
         """Sends that end with this iteration of the event loop, since no response will end them."""
         self._sweeper: asyncio.TimerHandle | None = None
@@ -108,6 +108,7 @@ class Sender:
         self._idle: asyncio.Future[None] | None = None
         """Done when no send is live; exists once the producer closes."""
         client.on_fork.append(self._forked)
+        client.connections.dropped.append(self._connection_dropped)
 
     @property
     def rejecting_batches(self) -> tuple[str, ...]:
@@ -285,10 +286,12 @@ class Sender:
                 self._limiter.release(dropped.size, dropped.messages)
                 for event in dropped.events:
                     self._listeners.ended(event, asyncio.CancelledError())
-        if send.is_cancelled:
-            self._end(send, ClientClosed("the send was cancelled"))
-            return False
-        return True
+            if send.futures:
+                return True
+        elif not send.futures[0].done():
+            return True
+        self._end(send, ClientClosed("the send was cancelled"))
+        return False
 
     # -- ends ---------------------------------------------------------------------------------
 
@@ -345,9 +348,9 @@ class Sender:
 
     # -- parked sends -------------------------------------------------------------------------
 
-    def park(self, send: PendingSend) -> None:
-        """Let a send wait until `claim`, at most until its deadline."""
-        self._parked[send] = None
+    def park(self, send: PendingSend, holder: SendHolder | None = None) -> None:
+        """Let a send wait until `claim`, at most until its deadline; then `holder` forgets it."""
+        self._parked[send] = holder
         if self._sweeper is None or self._sweeper.when() * 1000 > send.deadline_ms + _SWEEP_MS:
             if self._sweeper is not None:
                 self._sweeper.cancel()
@@ -369,12 +372,18 @@ class Sender:
         self._sweeper = None
         now_ms = self._client.now_ms()
         for send in [send for send in self._parked if send.deadline_ms <= now_ms or send.is_cancelled]:
-            for sink in self._sinks.values():
-                sink.forget(send)
-            if self.claim(send):
-                self.advance(send)
+            holder = self._parked.get(send)
+            send.waits_for = "" if holder is None else holder.forget(send)
+            self._resume(send)
         if self._parked:
-            self.park(min(self._parked, key=lambda send: send.deadline_ms))
+            first = min(self._parked, key=lambda send: send.deadline_ms)
+            self.park(first, self._parked[first])
+
+    def _connection_dropped(self, connection: PeerConnection) -> None:
+        """Forget the sink of a broker that left; what waited there goes elsewhere."""
+        sink = self._sinks.pop(connection, None)
+        for send in sink.take_waiting() if sink is not None else ():
+            self._resume(send)
 
     # -- drain, flush, close ------------------------------------------------------------------
 
@@ -406,6 +415,10 @@ class Sender:
             unfinished += [Unfinished(message, outcome) for message in send.messages]
             self._parked.pop(send, None)
             self._end(send, ClientClosed("the producer was closed before a response came", outcome=outcome))
+        for sink in self._sinks.values():
+            sink.take_waiting()
+        self._sinks.clear()
+        self._client.connections.dropped.remove(self._connection_dropped)
         for publish_info in self._publish_infos.values():
             publish_info.close()
         if self._sweeper is not None:

@@ -116,11 +116,27 @@ class BrokerSink:
         else:
             self._write(send, channel, now_ms)
 
-    def forget(self, send: PendingSend) -> None:
-        """Remove a send that has ended while it waited."""
+    def forget(self, send: PendingSend) -> str:
+        """Remove a send that has ended while it waited; return what it has waited for, in words."""
         self._waiting.pop(send, None)
         self._preceding.pop(send, None)
         self._wake_drains()
+        channel, broker = self.connection.channel, f"broker {self.broker_name}"
+        if channel is None:
+            return f"a connection to {broker}"
+        if send.kind.is_timer and self.connection.version is None:
+            return f"the version of {broker}"
+        if in_flight := self._window.in_flight:
+            return f"responses of {broker} ({in_flight} bytes are in flight)"
+        return f"{broker} to read what was sent before"
+
+    def take_waiting(self) -> list[PendingSend]:
+        """Remove and return all waiting sends, in their order."""
+        waiting = [*self._preceding, *self._waiting]
+        self._preceding.clear()
+        self._waiting.clear()
+        self._wake_drains()
+        return waiting
 
     async def drain(self) -> None:
         """Wait until the open connection has taken the sends that wait now; a lost one takes no more."""
@@ -223,7 +239,7 @@ class BrokerSink:
         """Return whether the broker has timers. If not, fail the send; if that is unknown, let it wait."""
         version = self.connection.version
         if version is None:
-            self._owner.park(send)
+            self._owner.park(send, self)
             self._client.when_version_known(self.connection, partial(self._version_known, send))
             return False
         if version >= VERSION_5_0_0:
@@ -273,7 +289,7 @@ class BrokerSink:
 
     def _wait(self, send: PendingSend, *, first: bool = False) -> None:
         """Park a send behind those that wait already, or before them."""
-        self._owner.park(send)
+        self._owner.park(send, self)
         waiting = self._preceding if send.precedes else self._waiting
         later = dict(waiting) if first else {}
         if later:
@@ -298,13 +314,9 @@ class BrokerSink:
         if error is None:
             self._drain()
             return
-        waiting = [*self._preceding, *self._waiting]
-        self._preceding.clear()
-        self._waiting.clear()
-        for send in waiting:
+        for send in self.take_waiting():
             if self._owner.claim(send):
                 self._owner.attempt_ended(send, copy_of(error))  # each send gets its own error
-        self._wake_drains()
 
     def _writable(self) -> None:
         self._will_wake = False

@@ -32,7 +32,7 @@ from rocketpy.protocol.message.batch import decode_batch
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from tests.integration.sdk_peers import SENDS, Names, Peer, cut, hangs_up, silent, stored
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, until
 
 ZLIB = b"\x78"
 SINGLE, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
@@ -245,6 +245,61 @@ async def test_a_broker_that_rejected_a_batch_is_probed_later() -> None:
         assert producer.health().rejecting_batches == ()
         assert await sent() == [BATCH]
     assert sum(map(len, broker.queues.values())) == 24
+
+
+async def test_a_broker_that_left_is_forgotten() -> None:
+    """Each restart of a broker at another address would take memory, and stay in `health()` for ever."""
+    first, second = Store(refuses_batches=True), Store()
+    async with first, second, Names() as names:
+        names.routes["T"] = {"a": first.address}
+        client = ClientConfig(route_refresh_ms=20)
+        async with Producer("g", names.address, client=client) as producer:
+            await asyncio.gather(*[producer.send(Message("T", b"x")) for _ in range(4)])
+            assert producer.health().rejecting_batches == ("a",)
+            names.routes["T"] = {"a": second.address}
+            await until(lambda: first.address not in producer.health().brokers)
+            assert producer.health().rejecting_batches == ()
+            await producer.send(Message("T", b"x"))
+            assert producer._sender is not None
+            assert len(producer._sender._sinks) == 1
+    assert producer._sender._sinks == {}
+
+
+async def test_a_send_that_waits_for_a_broker_that_left_goes_to_another() -> None:
+    """It would open a connection that no route has, or wait until its timeout."""
+    first, second = Store(), Store()
+    async with first, second, Names() as names:
+        names.routes["T"] = {"a": first.address}
+        client = ClientConfig(route_refresh_ms=20)
+        async with Producer("g", names.address, client=client) as producer:
+            await producer.send(Message("T", b"x"))
+            (sink,) = producer._sender._sinks.values()  # type: ignore[union-attr]
+            channel = sink.connection.channel
+            assert channel is not None
+            channel.pause_writing()
+            waiting = producer.send_nowait(Message("T", b"waits"), timeout_ms=600_000)
+            await until(lambda: bool(sink._waiting))
+            names.routes["T"] = {"a": second.address}
+            result = await waiting
+        assert result.attempts == 1
+    assert sum(map(len, first.queues.values())) == sum(map(len, second.queues.values())) == 1
+
+
+async def test_a_closed_producer_leaves_no_sends_at_its_broker() -> None:
+    """With a shared connection, each producer that closes would leave its messages in memory."""
+    broker = Store()
+    async with producer_of(broker) as producer:
+        await producer.send(Message("T", b"x"))
+        (sink,) = producer._sender._sinks.values()  # type: ignore[union-attr]
+        channel = sink.connection.channel
+        assert channel is not None
+        channel.pause_writing()
+        waiting = producer.send_nowait(Message("T", b"waits"))
+        await until(lambda: bool(sink._waiting))
+        await producer.close(timeout_ms=0)
+        with pytest.raises(ClientClosed):
+            await waiting
+        assert not sink._waiting
 
 
 async def test_a_batch_rejected_for_one_message_does_not_end_batching() -> None:

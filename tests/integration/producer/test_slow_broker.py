@@ -88,6 +88,7 @@ async def test_a_message_that_a_broker_never_read_is_not_stored(tmp_path: Path) 
         errors = await asyncio.gather(*late, return_exceptions=True)
         assert {type(error) for error in errors} == {RequestTimeout}
         assert {error.outcome for error in errors if isinstance(error, RequestTimeout)} == {Outcome.NOT_SENT}
+        assert "timed out after 50 ms waiting for responses of broker broker-a (" in str(errors[0])
         patient = [b"patient %03d" % number + bytes(100_000) for number in range(200)]
         sends += [producer.send_nowait(Message("T", body), timeout_ms=LONG_MS) for body in patient]
         producer.send_nowait(Message("T", b"given up"), timeout_ms=LONG_MS).cancel()
