@@ -5,11 +5,9 @@ Source: RocketMQ 4.6 DefaultMQAdminExt.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rocketpy.admin.accounts import Accounts
 from rocketpy.admin.brokers import Brokers
-from rocketpy.admin.dead_letters import DeadLetterQueues, DeadLetters
+from rocketpy.admin.dead_letters import DeadLetterQueues
 from rocketpy.admin.groups import Groups
 from rocketpy.admin.messages import Messages
 from rocketpy.admin.name_servers import NameServers
@@ -18,9 +16,6 @@ from rocketpy.admin.topics import Topics
 from rocketpy.client.admin import AdminApi
 from rocketpy.client.lifecycle import BoundToClient
 from rocketpy.config import ClientConfig
-from rocketpy.message.message import MessageExt
-from rocketpy.protocol.bodies import MessageQueue
-from rocketpy.results import SendResult
 
 
 class AdminClient(AdminApi, BoundToClient):
@@ -51,23 +46,3 @@ class AdminClient(AdminApi, BoundToClient):
         """Accounts of access control; see `rocketpy.admin.accounts.Accounts`."""
         self.groups: Groups = Groups(requests)
         """Consumer groups; see `rocketpy.admin.groups.Groups`."""
-
-    async def fetch_dead_letters(
-        self, group: str, max_count: int = 1000, *, offsets: Mapping[MessageQueue, int] | None = None
-    ) -> DeadLetters:
-        """Read dead letters: the short form of `dead_letters.fetch`.
-
-        Args:
-            group: The consumer group.
-            max_count: The maximum number of messages.
-            offsets: The offset at which to begin in each queue; see `DeadLetterQueues.fetch`.
-        """
-        return await self.dead_letters.fetch(group, max_count, offsets=offsets)
-
-    async def resend_dead_letter(self, message: MessageExt) -> SendResult:
-        """Send a dead letter to its group again: the short form of `dead_letters.resend`.
-
-        Args:
-            message: The dead letter.
-        """
-        return await self.dead_letters.resend(message)

@@ -744,13 +744,3 @@ class AdminClient(AdminApi[admin_client.AdminClient], BoundToClient[admin_client
         self.name_servers: NameServers = NameServers(self._inner.name_servers, self._loop_thread)
         self.accounts: Accounts = Accounts(self._inner.accounts, self._loop_thread)
         self.groups: Groups = Groups(self._inner.groups, self._loop_thread)
-
-    def fetch_dead_letters(
-        self, group: str, max_count: int = 1000, *, offsets: Mapping[MessageQueue, int] | None = None
-    ) -> DeadLetters:
-        """Read dead letters: the short form of `dead_letters.fetch`."""
-        return self._run(self._inner.fetch_dead_letters(group, max_count, offsets=offsets))
-
-    def resend_dead_letter(self, message: MessageExt) -> SendResult:
-        """Send a dead letter to its group again: the short form of `dead_letters.resend`."""
-        return self._run(self._inner.resend_dead_letter(message))

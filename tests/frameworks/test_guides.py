@@ -91,7 +91,7 @@ async def test_typed_values_arrive_and_bad_bodies_become_dead_letters(
     def dead_letters() -> int:
         with sync.AdminClient(namesrv) as admin:
             try:
-                return len(admin.fetch_dead_letters("kitchen").messages)
+                return len(admin.dead_letters.fetch("kitchen").messages)
             except RocketError:
                 return 0
 

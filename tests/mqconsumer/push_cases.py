@@ -191,11 +191,11 @@ async def test_dead_letters(place: Place) -> None:
 
         await eventually(two_dead, 60)
         assert Counter(seen.bodies) == {b"bad": 2, b"worse": 1, b"good": 1}
-        letters = (await admin.fetch_dead_letters(name)).messages
+        letters = (await admin.dead_letters.fetch(name)).messages
         assert {letter.body for letter in letters} == {b"bad", b"worse"}
         seen.result_of = None  # the handler works again
         for letter in letters:
-            await admin.resend_dead_letter(letter)
+            await admin.dead_letters.resend(letter)
         await until(lambda: len(seen.bodies) == 6)
     again = seen.messages[4:]
     assert {(one.topic, one.body, one.reconsume_times) for one in again} == {

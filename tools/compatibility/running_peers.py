@@ -137,7 +137,7 @@ class Group:
 async def fetch_dead_letters(namesrv: str, group: str) -> list[MessageExt]:
     """The dead letters of the group."""
     async with AdminClient(namesrv) as admin:
-        return (await admin.fetch_dead_letters(group)).messages
+        return (await admin.dead_letters.fetch(group)).messages
 
 
 def again(versions: Versions) -> Versions:

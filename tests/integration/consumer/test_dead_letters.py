@@ -76,7 +76,7 @@ async def test_dead_letters_are_read_and_resent(namespace: str) -> None:
             PullConsumer("readers", address, client=client) as reader,
         ):
             assert await reader.fetch_queues("%DLQ%g") == ()  # its permission is write only
-            letters = by_number((await admin.fetch_dead_letters("g")).messages)
+            letters = by_number((await admin.dead_letters.fetch("g")).messages)
             assert set(letters) == {message.properties["n"] for message in sent}
             assert {letter.topic for letter in letters.values()} == {"%DLQ%g"}
             seen, others = Seen(), Seen()
@@ -86,7 +86,7 @@ async def test_dead_letters_are_read_and_resent(namespace: str) -> None:
             ):
                 await others.until(7)
                 results = {
-                    number: await admin.resend_dead_letter(letter) for number, letter in letters.items()
+                    number: await admin.dead_letters.resend(letter) for number, letter in letters.items()
                 }
                 await seen.until(7)
             assert others.bodies.total() == 7
@@ -102,7 +102,7 @@ async def test_dead_letters_are_read_and_resent(namespace: str) -> None:
                 assert again.born_timestamp == letter.born_timestamp
                 assert again.wait_store
                 assert results[message.properties["n"]].offset_message_id == again.offset_message_id
-            assert len((await admin.fetch_dead_letters("g")).messages) == 7  # a resend removes none
+            assert len((await admin.dead_letters.fetch("g")).messages) == 7  # a resend removes none
 
 
 async def test_dead_letters_are_read_in_parts() -> None:
@@ -112,7 +112,7 @@ async def test_dead_letters_are_read_in_parts() -> None:
         async with AdminClient(cluster.namesrv_address) as admin:
             parts: list[list[MessageExt]] = []
             offsets: dict[MessageQueue, int] = {}
-            while (found := await admin.fetch_dead_letters("g", 4, offsets=offsets)).messages:
+            while (found := await admin.dead_letters.fetch("g", 4, offsets=offsets)).messages:
                 parts.append(found.messages)
                 offsets = found.next_offsets
             assert [len(part) for part in parts] == [4, 4, 1]
@@ -125,13 +125,13 @@ async def test_a_resent_dead_letter_that_fails_becomes_one_again() -> None:
     async with EmbeddedCluster(settings=SETTINGS) as cluster:
         await dead(cluster, 1)
         async with AdminClient(cluster.namesrv_address) as admin:
-            (letter,) = (await admin.fetch_dead_letters("g")).messages
+            (letter,) = (await admin.dead_letters.fetch("g")).messages
             fails = Seen(lambda _: Later(delay_level=2))
             async with consuming(cluster, fails, max_reconsume_times=1):
-                await admin.resend_dead_letter(letter)
+                await admin.dead_letters.resend(letter)
                 await until(lambda: cluster.brokers[0].store.max_offset_in_queue("%DLQ%g", 0) == 2)
             assert [message.reconsume_times for message in fails.messages] == [0, 1]
-            again = (await admin.fetch_dead_letters("g")).messages[1]
+            again = (await admin.dead_letters.fetch("g")).messages[1]
             assert (again.message_id, again.body) == (letter.message_id, letter.body)
             assert again.properties["RETRY_TOPIC"] == "T"
 
@@ -151,14 +151,14 @@ async def test_a_dead_letter_that_cannot_be_decoded_is_resent_unchanged() -> Non
         store = cluster.brokers[0].store
         async with consuming(cluster, Seen(), max_reconsume_times=0):
             await until(lambda: store.max_offset_in_queue("%DLQ%g", 0) == 1)
-        (letter,) = (await admin.fetch_dead_letters("g")).messages
+        (letter,) = (await admin.dead_letters.fetch("g")).messages
         assert letter.decode_error is not None
-        await admin.resend_dead_letter(letter)
+        await admin.dead_letters.resend(letter)
         (record,) = await records(client, topic="%RETRY%g")
         assert (record.body, record.sys_flag & compressed) == (b"raw", compressed)
         damaged = MessageExt(letter._whole, letter.queue, letter.body, None, RecordCorrupt(0, "crc"))
         with pytest.raises(MessageInvalid, match="is damaged and cannot be sent again"):
-            await admin.resend_dead_letter(damaged)
+            await admin.dead_letters.resend(damaged)
 
 
 async def test_other_messages_are_not_dead_letters() -> None:
@@ -169,15 +169,15 @@ async def test_other_messages_are_not_dead_letters() -> None:
         Producer("p", cluster.namesrv_address) as producer,
         PullConsumer("c", cluster.namesrv_address) as consumer,
     ):
-        assert await admin.fetch_dead_letters("nobody") == ([], {})
+        assert await admin.dead_letters.fetch("nobody") == ([], {})
         result = await producer.send(Message("T", b"x"))
         (message,) = (await consumer.pull(result.queue, 0)).messages
         with pytest.raises(MessageInvalid, match="is not a dead letter"):
-            await admin.resend_dead_letter(message)
+            await admin.dead_letters.resend(message)
         with pytest.raises(GroupInvalid):
-            await admin.fetch_dead_letters("a b")
+            await admin.dead_letters.fetch("a b")
         with pytest.raises(ConfigInvalid, match="max_count"):
-            await admin.fetch_dead_letters("g", 0)
+            await admin.dead_letters.fetch("g", 0)
 
 
 async def test_topics_of_applications_are_listed() -> None:

@@ -115,7 +115,7 @@ async def test_consumers_of_a_message_and_dead_letters(servers: Cluster) -> None
     async with AdminClient(servers.namesrv.address) as admin, consumer:
 
         async def has_letters() -> bool | None:
-            return len((await admin.fetch_dead_letters(group)).messages) == 3 or None
+            return len((await admin.dead_letters.fetch(group)).messages) == 3 or None
 
         assert await eventually(has_letters, 60)
         message = await admin.messages.by_offset(queue_of(servers, topic), 1)
@@ -165,7 +165,7 @@ async def test_dead_letters_of_an_orderly_group(servers: Cluster, side: Side) ->
     async with AdminClient(servers.namesrv.address) as admin:
 
         async def letters() -> int:
-            return len((await admin.fetch_dead_letters(group)).messages)
+            return len((await admin.dead_letters.fetch(group)).messages)
 
         async def handled_again() -> bool | None:
             return len(seen) == 2 or None
@@ -185,7 +185,7 @@ async def test_dead_letters_of_an_orderly_group(servers: Cluster, side: Side) ->
                 assert (await admin.dead_letters.resend_all(group)).resent == 1
                 assert await eventually(handled_again, 60)
         if side.version == "5.3.3":
-            letter = (await admin.fetch_dead_letters(group)).messages[0]
+            letter = (await admin.dead_letters.fetch(group)).messages[0]
             await admin.dead_letters.resend(letter)
             async with consumer():
                 assert await eventually(handled_again, 60)

@@ -501,7 +501,7 @@ async def test_a_dead_letter_is_sent_again_to_every_group(cluster: EmbeddedClust
     """The copy would go to the topic of dead letters, or still count the retries of one group."""
     (message,) = await dead(cluster, 1)
     async with AdminClient(cluster.namesrv_address) as admin:
-        (letter,) = (await admin.fetch_dead_letters("g")).messages
+        (letter,) = (await admin.dead_letters.fetch("g")).messages
         assert (await admin.messages.resend(letter)).queue.topic == "T"
         copy = [one async for one in admin.messages.by_time("T")][-1]
         assert (copy.body, copy.keys) == (message.body, message.keys)
