@@ -158,52 +158,6 @@ async def test_pulls_of_newer_lite_consumers_are_held_as_well(
     assert table["msgGetTotalTodayNow"] == "2"
 
 
-async def test_an_empty_pull_ends_with_its_time(
-    broker: Broker, client: RawClient, producer: RawClient
-) -> None:
-    """A consumer would run into its own timeout, and take the broker for dead."""
-    await send(producer, b"first")
-    response = await pull(client, 1, wait_ms=150)
-    assert (response.code, response.remark) == (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE")
-    assert response.ext_fields()["nextBeginOffset"] == "1"
-    assert len(broker.consumers.holds) == 0
-
-
-async def test_a_pull_that_does_not_wait_gets_a_response_at_once(
-    client: RawClient, producer: RawClient
-) -> None:
-    """A manual pull would block its caller."""
-    await send(producer, b"first")
-    assert (await pull(client, 1)).code == ResponseCode.PULL_NOT_FOUND
-
-
-async def test_a_held_pull_waits_for_a_message_that_it_wants(
-    broker: Broker, client: RawClient, producer: RawClient
-) -> None:
-    """A consumer of a rare tag would be woken by every message."""
-    await send(producer, b"zero")
-    await hold(broker, client, 1, sub="rare")
-    await send(producer, b"often", "TAGS\x01often\x02")
-    await until(lambda: [group.offset for group in broker.consumers.holds.groups("T", 0)] == [2])
-    assert len(broker.consumers.holds) == 1
-    await send(producer, b"rare", "TAGS\x01rare\x02")
-    response = await client.next()
-    assert (bodies(response), response.ext_fields()["nextBeginOffset"]) == ([b"rare"], "3")
-
-
-async def test_messages_skipped_by_a_held_pull_are_not_filtered_twice(
-    broker: Broker, client: RawClient, producer: RawClient
-) -> None:
-    """Each pull would filter all the messages that it drops."""
-    await send(producer, b"zero")
-    client.writer.write(encode_command(pull_request(1, wait_ms=1500, sub="rare")))
-    await until(lambda: len(broker.consumers.holds) == 1)
-    await send(producer, b"often", "TAGS\x01often\x02")
-    response = await client.next()
-    assert (response.code, response.remark) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
-    assert response.ext_fields()["nextBeginOffset"] == "2"
-
-
 async def test_a_closed_connection_leaves_no_pull_behind(broker: Broker, producer: RawClient) -> None:
     """The pulls of consumers that are gone would fill the broker's memory."""
     await send(producer, b"first")
@@ -224,17 +178,6 @@ async def test_held_pulls_do_not_stop_a_connection(
     await send(producer, b"second")
     responses = [await client.next() for _ in range(4000)]
     assert {response.code for response in responses} <= {0, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED}
-
-
-async def test_short_polling_holds_for_its_own_time() -> None:
-    """longPollingEnable=false: an operator could not limit how long pulls are held."""
-    settings = SMALL | {"longPollingEnable": "false", "shortPollingTimeMills": "50"}
-    async with (
-        EmbeddedCluster(settings=settings) as cluster,
-        await RawClient.open(cluster.brokers[0].address) as client,
-    ):
-        await send(client, b"first")
-        assert (await pull(client, 1, wait_ms=60_000)).code == ResponseCode.PULL_NOT_FOUND
 
 
 # -- subscriptions and filters --------------------------------------------------------------------

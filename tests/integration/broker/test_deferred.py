@@ -191,11 +191,13 @@ async def test_a_commit_delivers_and_a_rollback_does_not(client: RawClient) -> N
     roll_back = await half(client, b"no")
     roll_back.commit_or_rollback = ROLLBACK
     assert await records(client) == []
-    for header in (commit, commit, roll_back):
-        oneway(client, RequestCode.END_TRANSACTION, header)
-    oneway(client, RequestCode.END_TRANSACTION, roll_back)
-    roll_back.commit_or_rollback = COMMIT
-    oneway(client, RequestCode.END_TRANSACTION, roll_back)
+    oneway(client, RequestCode.END_TRANSACTION, commit)
+    assert (await client.call(RequestCode.END_TRANSACTION, roll_back)).code == 0
+    late = msgspec.structs.replace(roll_back, commit_or_rollback=COMMIT)
+    for again in (commit, roll_back, late):  # only the first decision counts
+        response = await client.call(RequestCode.END_TRANSACTION, again)
+        assert response.code == ResponseCode.SYSTEM_ERROR
+    assert await _max_offset(client, "RMQ_SYS_TRANS_OP_HALF_TOPIC") == 2
     (record,) = await records(client)
     assert (record.body, record.sys_flag) == (b"yes", COMMIT)
     assert record.prepared_transaction_offset == commit.commit_log_offset

@@ -7,22 +7,13 @@ from pathlib import Path
 import pytest
 
 from rocketpy.protocol.bodies import (
-    CheckClientRequestBody,
-    ConsumerConnection,
     GetConsumerListByGroupResponseBody,
-    LockBatchRequestBody,
-    LockBatchResponseBody,
-    MessageQueue,
-    ProducerConnection,
     SubscriptionData,
     SubscriptionGroupConfig,
-    UnlockBatchRequestBody,
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
-    GetConsumerConnectionListRequestHeader,
     GetConsumerListByGroupRequestHeader,
-    GetProducerConnectionListRequestHeader,
     UnregisterClientRequestHeader,
 )
 from rocketpy.protocol.message.sysflag import TopicSysFlag
@@ -32,7 +23,6 @@ from rocketpy_broker.services.metadata.clients import EXPIRED_MS
 from tests.unit.handlers.broker_parts import BrokerParts, PartsClient, heartbeat, served
 from tests.waiting import until
 
-QUEUE = MessageQueue("T", "b", 0)
 CHANGED = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 
 
@@ -90,17 +80,6 @@ async def test_a_client_that_unregisters_or_is_silent_leaves_its_groups(tmp_path
         parts.now_ms = EXPIRED_MS + 1
         parts.client_handler.drop_inactive()
         assert await members(client) == []
-
-
-async def test_a_heartbeat_of_too_many_new_groups_is_rejected(tmp_path: Path) -> None:
-    """One heartbeat could fill the table of groups, and create as many retry topics."""
-    parts = BrokerParts(tmp_path, consume=ConsumeConfig(new_groups_max=2))
-    async with served(parts) as (client,):
-        response = await client.beat(groups=("a", "b", "c"))
-        assert response.code == ResponseCode.SYSTEM_ERROR
-        assert "names 3 consumer groups" in (response.remark or "")
-        assert (await client.beat(groups=("a", "b"))).code == ResponseCode.SUCCESS
-        assert (tmp_path / "topics.json").exists()  # the response waits for the retry topics
 
 
 async def test_a_heartbeat_creates_the_retry_topic(tmp_path: Path) -> None:
@@ -162,60 +141,3 @@ async def test_subscriptions_are_limited_by_the_memory_of_the_connection(tmp_pat
             True,
         )
         assert await members(client) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "kind", "code"),
-    [
-        ("a BETWEEN 1 AND 5", "SQL92", ResponseCode.SUCCESS),
-        ("a BETWEEN 1", "SQL92", ResponseCode.SUBSCRIPTION_PARSE_FAILED),
-        ("anything", "TAG", ResponseCode.SUCCESS),
-    ],
-)
-async def test_a_filter_is_checked_at_the_start_of_a_consumer(
-    tmp_path: Path, text: str, kind: str, code: int
-) -> None:
-    """A consumer with an invalid expression would start, and get no message."""
-    parts = BrokerParts(tmp_path, consume=ConsumeConfig(property_filter=True))
-    wanted = SubscriptionData(topic="T", sub_string=text, expression_type=kind)
-    body = CheckClientRequestBody(client_id="c1", group="g", subscription_data=wanted).encode()
-    async with served(parts) as (client,):
-        assert (await client.call(RequestCode.CHECK_CLIENT_CONFIG, body=body)).code == code
-    off = BrokerParts(tmp_path / "off")
-    async with served(off) as (client,):
-        response = await client.call(RequestCode.CHECK_CLIENT_CONFIG, body=body)
-        assert response.code == (ResponseCode.SUCCESS if kind == "TAG" else ResponseCode.SYSTEM_ERROR)
-
-
-async def test_connections_are_listed(tmp_path: Path) -> None:
-    """The tools consumerConnection and producerConnection would show no client."""
-    async with served(BrokerParts(tmp_path)) as (client,):
-        consumers = GetConsumerConnectionListRequestHeader(consumer_group="g")
-        producers = GetProducerConnectionListRequestHeader(producer_group="p")
-        response = await client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumers)
-        assert response.code == ResponseCode.CONSUMER_NOT_ONLINE
-        response = await client.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, producers)
-        assert (response.code, response.remark) == (1, "the producer group[p] not exist")
-        await client.beat(subscriptions=(SubscriptionData(topic="T", sub_string="a"),))
-        await client.produce("p1", "p")
-        response = await client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumers)
-        found = ConsumerConnection.decode(response.body)
-        assert [one.client_id for one in found.connection_set] == ["c1"]
-        assert found.connection_set[0].client_addr.startswith("memory://")
-        assert (found.message_model, found.subscription_table["T"].sub_string) == ("CLUSTERING", "a")
-        response = await client.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, producers)
-        assert [one.client_id for one in ProducerConnection.decode(response.body).connection_set] == ["p1"]
-
-
-async def test_a_queue_is_locked_for_one_client(tmp_path: Path) -> None:
-    """Two clients that consume in order would consume one queue at the same time."""
-    async with served(BrokerParts(tmp_path)) as (client,):
-        for client_id, queues in (("c1", [QUEUE]), ("c2", []), ("c1", [QUEUE])):
-            body = LockBatchRequestBody(consumer_group="g", client_id=client_id, mq_set=[QUEUE])
-            response = await client.call(RequestCode.LOCK_BATCH_MQ, body=body.encode())
-            assert LockBatchResponseBody.decode(response.body).lock_ok_mq_set == queues
-        unlock = UnlockBatchRequestBody(consumer_group="g", client_id="c1", mq_set=[QUEUE])
-        await client.call(RequestCode.UNLOCK_BATCH_MQ, body=unlock.encode())
-        body = LockBatchRequestBody(consumer_group="g", client_id="c2", mq_set=[QUEUE])
-        response = await client.call(RequestCode.LOCK_BATCH_MQ, body=body.encode())
-        assert LockBatchResponseBody.decode(response.body).lock_ok_mq_set == [QUEUE]

@@ -32,14 +32,6 @@ async def commit(client: PartsClient, offset: int, group: str = "g", queue_id: i
     return await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
 
-async def test_a_committed_offset_is_found(tmp_path: Path) -> None:
-    """A group would start again from the beginning of its queues."""
-    parts = BrokerParts(tmp_path)
-    async with served(parts) as (client,):
-        assert (await commit(client, 7)).code == ResponseCode.SUCCESS
-        assert (await query(client)).ext_fields() == {"offset": "7"}
-
-
 async def test_a_new_group_starts_at_0_of_a_queue_that_is_whole(tmp_path: Path) -> None:
     """QUIRKS 33. A new group would miss the messages that were sent before its first start."""
     parts = BrokerParts(tmp_path)

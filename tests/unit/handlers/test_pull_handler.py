@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from rocketpy.errors import RocketError, StoreError
-from rocketpy.protocol import fastjson
-from rocketpy.protocol.bodies import MessageQueue, SubscriptionData, SubscriptionGroupConfig
+from rocketpy.errors import StoreError
+from rocketpy.protocol.bodies import SubscriptionData, SubscriptionGroupConfig
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.java import tags_code
 from rocketpy.protocol.message.batch import encode_batch
@@ -20,10 +19,9 @@ from rocketpy.protocol.message.sysflag import PullSysFlag
 from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.filter.sql92 import Expression
-from rocketpy_broker.handlers.pull.pull import OffsetMovedEvent, offset_moved_message
 from rocketpy_broker.store.busy import Reason
 from tests.turns import Turns
-from tests.unit.handlers.broker_parts import HOST, BrokerParts, PartsClient, pull_header, served, topic
+from tests.unit.handlers.broker_parts import BrokerParts, PartsClient, pull_header, served, topic
 from tests.waiting import until
 
 LONG_MS = 15_000
@@ -51,75 +49,6 @@ async def hold(
 
 
 # -- responses ----------------------------------------------------------------------------------
-
-
-async def test_a_pull_returns_messages_and_where_to_continue(tmp_path: Path) -> None:
-    """A consumer would skip messages, or get them twice."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
-        for number in range(3):
-            await client.send(b"%d" % number)
-        response = await client.pull(1)
-        assert (response.code, response.remark, bodies(response)) == (0, "FOUND", [b"1", b"2"])
-        assert response.ext_fields() == {
-            "suggestWhichBrokerId": "0", "nextBeginOffset": "3", "minOffset": "0", "maxOffset": "3",
-        }  # fmt: skip
-        assert bodies(await client.pull(0, max_msg_nums=1)) == [b"0"]
-        parts.stats.sample(0, ())
-        counter = parts.stats.find("GROUP_GET_NUMS", "T@g")
-        assert counter is not None
-
-
-@pytest.mark.parametrize(
-    ("offset", "queue_id", "code", "remark", "moved"),
-    [
-        (1, 0, ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", []),
-        (9, 0, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", [(9, 0)]),
-        (0, 1, ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", []),
-        (5, 1, ResponseCode.PULL_OFFSET_MOVED, "NO_MESSAGE_IN_QUEUE", [(5, 0)]),
-    ],
-)
-async def test_a_pull_without_messages_gets_the_reason(
-    tmp_path: Path, offset: int, queue_id: int, code: int, remark: str, moved: list[tuple[int, int]]
-) -> None:
-    """QUIRKS 34. A consumer would not know whether to wait, or to continue from another offset."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
-        await client.send()
-        response = await client.pull(offset, queue_id=queue_id)
-        assert (response.code, response.remark, parts.moved) == (code, remark, moved)
-
-
-async def test_a_pull_commits_the_offset_in_it(tmp_path: Path) -> None:
-    """Offsets that push consumers commit with their pulls would be lost, or a slave would store them."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    flag = PullSysFlag.COMMIT_OFFSET | PullSysFlag.SUBSCRIPTION
-    async with served(parts) as (client,):
-        await client.pull(sys_flag=flag, commit_offset=3)
-        assert parts.offsets.get("g", "T", 0) == 3
-        parts.store.reject(Reason.SLAVE, StoreError("a slave"))
-        await client.pull(sys_flag=flag, commit_offset=4)
-        assert parts.offsets.get("g", "T", 0) == 3
-
-
-@pytest.mark.parametrize("hold_ms", [0, LONG_MS])
-async def test_a_slave_does_not_move_the_offset_of_a_consumer(tmp_path: Path, hold_ms: int) -> None:
-    """A slave that lacks the newest messages would reset a consumer, which gets all messages again."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
-        await client.send()
-        parts.store.reject(Reason.SLAVE, StoreError("a slave"))
-        pulling = asyncio.ensure_future(client.pull(9, wait_ms=hold_ms))
-        await until(lambda: parts.holds or not hold_ms)
-        parts.now_ms += 1000  # the time of a short poll: an offset that a slave lacks is not held longer
-        parts.pull.sweep()
-        response = await pulling
-    assert (response.code, next_offset(response)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 9)
-    assert parts.moved == []
 
 
 async def test_a_slave_without_a_new_message_lets_the_consumer_wait(tmp_path: Path) -> None:
@@ -233,21 +162,6 @@ async def test_an_expression_that_is_switched_off_later_is_rejected(tmp_path: Pa
         assert (response.code, "by SQL92" in (response.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
 
 
-async def test_a_group_may_not_broadcast(tmp_path: Path) -> None:
-    """consumeBroadcastEnable=false: each member of a group would get all messages."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
-        settings = SubscriptionGroupConfig(group_name="g", consume_broadcast_enable=False)
-        await parts.groups.update(settings)
-        await client.beat(model="BROADCASTING", subscriptions=(subscription("*"),))
-        response = await client.pull(sub=None)
-        assert (response.code, response.remark) == (
-            ResponseCode.NO_PERMISSION,
-            "the consumer group[g] can not consume by broadcast way",
-        )
-
-
 async def test_the_filter_of_the_topic_applies_to_retries(tmp_path: Path) -> None:
     """filterSupportRetry: a member would get retries that its filter drops."""
     parts = BrokerParts(tmp_path, consume=ConsumeConfig(filter_retries=True, property_filter=True))
@@ -263,18 +177,6 @@ async def test_the_filter_of_the_topic_applies_to_retries(tmp_path: Path) -> Non
 
 
 # -- held pulls ---------------------------------------------------------------------------------
-
-
-async def test_a_held_pull_gets_the_next_message(tmp_path: Path) -> None:
-    """A consumer would get a new message only when its pull times out."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts, clients=2) as (consumer, producer):
-        await producer.send(b"first")
-        pulling = await hold(parts, consumer, 1)
-        await producer.send(b"second")
-        assert bodies(await pulling) == [b"second"]
-        assert not parts.holds
 
 
 async def test_a_held_pull_ends_with_its_time(tmp_path: Path) -> None:
@@ -345,20 +247,6 @@ async def test_a_held_pull_waits_for_a_matching_message(tmp_path: Path) -> None:
         assert (response.code, next_offset(response)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 4)
 
 
-async def test_a_closed_connection_leaves_no_held_pull(tmp_path: Path) -> None:
-    """Held pulls of consumers that are gone would fill the memory of the broker."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts, clients=2) as (gone, other):
-        await other.send()
-        pulling = await hold(parts, gone, 1)
-        gone.channel.close()
-        await until(lambda: not parts.holds)
-        with pytest.raises(RocketError):
-            await pulling
-        await other.send()
-
-
 @pytest.mark.parametrize("ends_by", ["arrival", "time"])
 async def test_a_held_pull_is_checked_again(tmp_path: Path, ends_by: str) -> None:
     """A consumer whose topic lost its read permission would get the messages that arrive while it waits."""
@@ -415,21 +303,6 @@ async def send_many(client: PartsClient, count: int) -> None:
     texts = [b"x\x012\x02"] * count + [b"n\x011\x02"]
     body = encode_batch([(0, b"%d" % number, text) for number, text in enumerate(texts)])
     assert (await client.send(body, batch=True)).code == ResponseCode.SUCCESS
-
-
-async def test_a_slow_filter_stops_after_its_time(tmp_path: Path) -> None:
-    """A pull with a filter of 600 terms blocked all other clients for 1.7 s."""
-    parts = BrokerParts(tmp_path, consume=SQL92)
-    parts.add_topics("T")
-    slow_filters(parts)
-    async with served(parts) as (client,):
-        await send_many(client, 70)
-        offsets = [0]
-        while (response := await client.pull(offsets[-1], sub="n = 1", kind="SQL92")).code:
-            assert response.code == ResponseCode.PULL_RETRY_IMMEDIATELY
-            offsets.append(next_offset(response))
-        assert offsets == [0, 10, 20, 30, 40, 50, 60, 70]
-        assert bodies(response) == [b"70"]
 
 
 async def test_a_slow_filter_of_held_pulls_continues_in_slices(
@@ -490,13 +363,3 @@ async def test_the_pulls_of_a_connection_are_checked_together(tmp_path: Path) ->
         assert [bodies(await pull) for pull in pulls] == [[b"x"]] * 40
         checks.stop()
         assert checks.total == 2
-
-
-def test_an_event_describes_a_moved_offset() -> None:
-    """QUIRKS 50. Operators could not find out from these messages which consumer lost its place."""
-    queue = MessageQueue("T", "b", 0)
-    event = OffsetMovedEvent(consumer_group="g", message_queue=queue, offset_new=3, offset_request=9)
-    message = offset_moved_message(event, HOST, 5)
-    assert (message.topic, message.born_timestamp, message.born_host) == ("OFFSET_MOVED_EVENT", 5, HOST)
-    assert fastjson.loads(message.body)["offsetNew"] == 3
-    assert message.properties == b"KEYS\x01g\x02DELAY\x010\x02TAGS\x01g\x02"

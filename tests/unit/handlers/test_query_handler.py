@@ -17,7 +17,6 @@ from rocketpy.protocol.headers import (
     QueryConsumeQueueRequestHeader,
     QueryMessageRequestHeader,
     SearchOffsetRequestHeader,
-    ViewMessageRequestHeader,
 )
 from rocketpy.protocol.message.record import decode_all
 from rocketpy.protocol.remoting.command import Command
@@ -62,20 +61,6 @@ async def test_offsets_and_times_of_a_queue(tmp_path: Path) -> None:
             ),
         ):
             assert (await client.call(code, header)).ext_fields() == expected
-
-
-async def test_a_message_is_found_by_its_offset(tmp_path: Path) -> None:
-    """A tool would show nothing for a message id, or bytes from the middle of a record."""
-    parts = BrokerParts(tmp_path)
-    async with served(parts) as (client,):
-        put(parts.store, 0)
-        response = await client.call(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=0))
-        assert [record.body for record in decode_all(response.body)] == [b"body 0"]
-        for offset in (-1, 7, 1 << 40):
-            header = ViewMessageRequestHeader(offset=offset)
-            response = await client.call(RequestCode.VIEW_MESSAGE_BY_ID, header)
-            assert response.code == ResponseCode.SYSTEM_ERROR
-            assert response.remark == f"can not find message by the offset, {offset}"
 
 
 async def test_messages_are_found_by_their_keys(tmp_path: Path) -> None:

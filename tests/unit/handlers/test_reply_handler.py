@@ -8,7 +8,6 @@ import pytest
 
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import SendMessageRequestHeader
-from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.record import host_bytes
 from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.config.model import SendConfig
@@ -23,23 +22,6 @@ TEXT = "REPLY_TO_CLIENT\x01asker@1\x02CORRELATION_ID\x017\x02"
 async def reply(client: PartsClient, body: bytes, text: str = TEXT, topic: str = REPLIES) -> Command:
     """Send a reply."""
     return await client.call(RequestCode.SEND_REPLY_MESSAGE_V2, send_header(text, topic=topic), body)
-
-
-async def test_a_reply_is_pushed_and_stored(tmp_path: Path) -> None:
-    """QUIRKS 30. A requester would never get its reply, or the replier would see a failure."""
-    parts = BrokerParts(tmp_path)
-    parts.time_ms = 1234
-    async with served(parts, clients=2) as (client, requester):
-        await requester.produce("asker@1", "p")
-        response = await reply(client, b"reply")
-        assert (response.code, response.remark) == (ResponseCode.SUCCESS, None)
-        assert response.ext_fields()["queueOffset"] == "0"
-        (push,) = requester.received
-        fields = push.ext_fields()
-        assert (push.code, push.body) == (RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, b"reply")
-        assert (fields["storeHost"], fields["bornHost"]) == ("/127.0.0.1:10911", "/0.0.0.0:0")
-        assert props.decode(fields["properties"])["PUSH_REPLY_TIME"] == "1234"
-        assert [record.body for record in parts.records(REPLIES)] == [b"reply"]
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,8 @@ import pytest
 
 from rocketpy.errors import StoreError
 from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.headers import SendMessageRequestHeader
 from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.batch import encode_batch
-from rocketpy.protocol.message.message_id import message_id
 from rocketpy.protocol.message.record import host_bytes
 from rocketpy.protocol.message.sysflag import MessageSysFlag, TopicSysFlag
 from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command
@@ -34,21 +32,6 @@ from tests.waiting import LIMIT_S, until
 
 PREPARED = MessageSysFlag.TRANSACTION_PREPARED
 READ = 4
-
-
-async def test_a_message_is_stored_as_it_was_sent(tmp_path: Path) -> None:
-    """QUIRKS 22. A consumer would get another body, flag or properties than the producer sent."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
-        response = await client.send(b"body", "TAGS\x01t\x02", flag=7, born_timestamp=5)
-        (record,) = parts.records()
-    assert response.ext_fields() == {
-        "MSG_REGION": "r", "TRACE_ON": "true", "msgId": message_id(HOST, 0), "queueId": "0",
-        "queueOffset": "0",
-    }  # fmt: skip
-    assert (record.body, record.flag, record.born_timestamp) == (b"body", 7, 5)
-    assert record.properties == b"TAGS\x01t\x02CLUSTER\x01DefaultCluster\x02"
 
 
 async def test_sends_of_one_buffer_are_written_together(
@@ -75,19 +58,6 @@ async def test_sends_of_one_buffer_are_written_together(
         responses = await asyncio.gather(*(client.send(b"%d" % number) for number in range(20)))
         assert (writes, disk.writes) == (1, 2)
     assert [response.ext_fields()["queueOffset"] for response in responses] == [str(i) for i in range(1, 21)]
-
-
-async def test_version_1_of_the_request_stores_the_same(tmp_path: Path) -> None:
-    """Clients with sendSmartMsg=false, which send SEND_MESSAGE, could not send."""
-    parts = BrokerParts(tmp_path)
-    header = SendMessageRequestHeader(
-        producer_group="p", topic="New", default_topic="TBW102", default_topic_queue_nums=1, queue_id=-1,
-        sys_flag=0, born_timestamp=1, flag=0, properties="a\x01b",
-    )  # fmt: skip
-    async with served(parts) as (client,):
-        assert (await client.call(RequestCode.SEND_MESSAGE, header, b"x")).code == ResponseCode.SUCCESS
-        (record,) = parts.records("New")
-    assert record.properties == b"a\x01b\x02CLUSTER\x01DefaultCluster\x02"
 
 
 async def test_the_broker_chooses_a_queue_that_is_read(tmp_path: Path) -> None:
@@ -227,27 +197,6 @@ async def test_a_failed_write_fails_every_send_of_the_buffer(tmp_path: Path) -> 
 # -- properties ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "stored"),
-    [
-        ("CLUSTER\x01other\x02a\x01b\x02", b"a\x01b\x02"),
-        ("MY_CLUSTER\x01c\x02", b"MY_CLUSTER\x01c\x02"),
-        ("SLA_DELAY\x015\x02", b"SLA_DELAY\x015\x02"),
-        ("NO_TRAN_MSG\x01true\x02", b"NO_TRAN_MSG\x01true\x02"),
-        ("", b""),
-    ],
-)
-async def test_the_broker_sets_the_property_cluster(tmp_path: Path, text: str, stored: bytes) -> None:
-    """QUIRKS 22. A client could claim another cluster, or a name that ends in CLUSTER would be lost."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
-        assert (await client.send(text=text)).code == ResponseCode.SUCCESS
-        (record,) = parts.records()
-    assert record.properties == stored + b"CLUSTER\x01DefaultCluster\x02"
-    assert parts.delayed == []
-
-
 async def test_a_topic_with_several_tags_marks_its_messages(tmp_path: Path) -> None:
     """RocketMQ's consumers would miss the flag MULTI_TAGS of messages of such topics."""
     parts = BrokerParts(tmp_path)
@@ -256,21 +205,6 @@ async def test_a_topic_with_several_tags_marks_its_messages(tmp_path: Path) -> N
         await client.send()
         (record,) = parts.records()
     assert record.sys_flag == MessageSysFlag.MULTI_TAGS
-
-
-async def test_a_batch_is_stored_as_single_messages(tmp_path: Path) -> None:
-    """QUIRKS 18, 23. Consumers would see one message instead of the messages of a batch."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    body = encode_batch([(number, b"%d" % number, b"KEYS\x01k\x02") for number in range(3)])
-    async with served(parts) as (client,):
-        response = await client.send(body, "WAIT\x01true\x02", batch=True)
-        records = parts.records()
-    assert [(record.flag, record.body, record.properties) for record in records] == [
-        (number, b"%d" % number, b"KEYS\x01k\x02") for number in range(3)
-    ]
-    ids = [message_id(HOST, record.physical_offset) for record in records]
-    assert response.ext_fields()["msgId"] == ",".join(ids)
 
 
 # -- delayed messages, transactions, retries ------------------------------------------------------
