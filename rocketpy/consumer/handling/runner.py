@@ -1,9 +1,16 @@
-"""Handler runners: workers that call handlers, in the event loop (``async def``) or on threads.
+"""Handler runners: workers that call handlers, in the event loop or on threads.
 
-The calls for a pull are divided into chunks. The workers of a chunk share one iterator, so that each call is
-made once. A single worker makes all calls while handlers return immediately. When workers begin only a few
-of the waiting calls between two checks, more workers start, up to `PushConfig.concurrency`. So fast handlers
-need no task or thread per message, and slow handlers run concurrently.
+The states of a call:
+
+    waiting, in a chunk of a pull --> running, in one worker --> ended --> reported in the event loop
+
+A worker makes one call after the other, and up to `PushConfig.concurrency` workers do so concurrently. While
+handlers return immediately, one worker makes all calls, so fast handlers need no task or thread per message.
+Workers in the event loop are tasks; more start when all of them are suspended in their handlers. Workers on
+threads are jobs of a thread pool; more start when few calls began since the last check.
+
+Workers only record in `RunningCalls` what they do. The event loop reads it, and reports the ended calls of an
+iteration together.
 
 Differs from RocketMQ, which submits every batch to a thread pool.
 """
@@ -16,9 +23,8 @@ import inspect
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextvars import Context, copy_context
-from operator import length_hint
+from collections.abc import Callable, Sequence
+from contextvars import Context
 from threading import Lock
 from typing import Any, Final, NamedTuple, cast
 
@@ -33,20 +39,20 @@ from rocketpy.consumer.outcomes import (
     to_handling_result,
 )
 from rocketpy.message.message import MessageExt
-from rocketpy.runtime.tasks import Tasks, is_cancelled, run_in_context
+from rocketpy.runtime.tasks import Tasks, run_in_context
 
 log: Final = logging.getLogger("rocketpy.consumer")
 
 _TIME_SLICE_S: Final = 0.001
-"""After this time a worker in the event loop yields, and a thread reports its completed calls."""
+"""After this time a worker in the event loop yields, and a thread reports its ended calls."""
+_CHUNK_CALLS: Final = 32
+"""Maximum calls of a chunk. A worker in the event loop may yield after each chunk."""
 _CHECK_S: Final = 0.001
 """How long calls may wait for threads before more threads start."""
-_CHUNK_CALLS: Final = 64
-"""Maximum calls of a chunk. A worker in the event loop may yield after each chunk."""
 _QUICK_CALLS: Final = 4
-"""A worker that begins fewer calls between two checks is blocked, or its handler is slow."""
+"""A thread that begins fewer calls between two checks has a slow handler."""
 _COLLECT_S: Final = 0.1
-"""How often completed calls of blocked threads are collected."""
+"""How often calls are reported that ended before a long call of the same thread."""
 _SUCCESS: Final = ConsumeResult.SUCCESS
 
 
@@ -68,43 +74,44 @@ class _Chunk(NamedTuple):
     """Calls for messages of one pull."""
 
     puller: Puller
-    calls: Iterator[Any]
+    waiting: deque[Any]
     """The arguments of the calls that no worker has begun."""
 
 
 class RunningCalls:
-    """The calls that one worker makes of a chunk, one after the other.
-
-    argument: of the current call; None between calls. abandoned: the argument of the last call that `abandon`
-    detached. started_s: when the current call began, by `time.monotonic`. done: arguments of the calls that
-    succeeded, of which the first `_reported` are reported. reported_s: end of the reported durations.
-    is_over: the worker has left the chunk. was_interrupted: `_flush` or `abandon` ran since the current call
-    began, so its end is timed and checked.
-    """
+    """The calls that one worker makes of a chunk, one after the other. Its worker may be a thread."""
 
     __slots__ = (
+        "_abandoned",
         "_reported",
+        "_reported_s",
         "_takes_one",
-        "abandoned",
         "argument",
         "chunk",
         "done",
+        "failed",
         "is_over",
-        "reported_s",
         "started_s",
-        "was_interrupted",
+        "was_suspended",
     )
 
-    def __init__(self, chunk: _Chunk, now_s: float, *, takes_one: bool) -> None:
+    def __init__(self, chunk: _Chunk, *, takes_one: bool) -> None:
         self.chunk: Final = chunk
         self.done: Final[list[Any]] = []
+        """Arguments of the calls that succeeded, of which the first `_reported` are reported."""
+        self.failed: Final[deque[CompletedCalls]] = deque()
+        """Calls whose messages are redelivered, and that are not reported."""
         self.argument: Any = None
-        self.abandoned: Any = None
-        self.started_s: float = now_s
-        self.reported_s: float = now_s
+        """Of the current call; None before the first call and after the last one."""
+        self.started_s: float = time.monotonic()
+        """When the current call began."""
+        self.was_suspended: bool = False
+        """Whether other code has run in the event loop since the current call began."""
         self.is_over: bool = False
-        self.was_interrupted: bool = False
+        """Whether the worker has left the chunk."""
+        self._abandoned: Any = None
         self._reported = 0
+        self._reported_s = self.started_s
         self._takes_one = takes_one
 
     @property
@@ -123,20 +130,41 @@ class RunningCalls:
         Each message is returned at most once.
         """
         argument = self.argument  # read once: the thread may begin its next call now
-        if argument is None or self.abandoned is argument:
+        if argument is None or self._abandoned is argument:
             return ()
-        self.abandoned, self.was_interrupted = argument, True
+        self._abandoned, self.was_suspended = argument, True
         return self.messages_of([argument])
 
-    def take_completed(self) -> CompletedCalls | None:
-        """Return the calls that succeeded since the last report; None if there are none."""
-        ended_s, count = self.started_s, len(self.done)
-        calls, took_ms = count - self._reported, (ended_s - self.reported_s) * 1000
-        if not calls:
-            return None
-        messages = self.messages_of(self.done[self._reported : count])
-        self._reported, self.reported_s = count, ended_s
-        return CompletedCalls(self.puller, messages, ACKNOWLEDGED, took_ms, calls)
+    def end_call(self, argument: Any, result: HandlingResult) -> None:
+        """Record the result of the current call, unless its messages are abandoned."""
+        now_s = time.monotonic()
+        if self._abandoned is not argument:
+            if result is ACKNOWLEDGED:
+                self.done.append(argument)
+            else:
+                messages, took_ms = self.messages_of([argument]), (now_s - self.started_s) * 1000
+                self.failed.append(CompletedCalls(self.puller, messages, result, took_ms, 1))
+        self.started_s, self.was_suspended = now_s, False
+
+    def leave(self) -> None:
+        """Record that the worker makes no more of these calls."""
+        self.started_s = time.monotonic()
+        self.argument = None
+        self.is_over = True
+
+    def take_completed(self) -> Sequence[CompletedCalls]:
+        """Return the calls that have ended since the last report."""
+        ended_s, count, failed = self.started_s, len(self.done), len(self.failed)
+        if count == self._reported and not failed:
+            return ()
+        completed = [self.failed.popleft() for _ in range(failed)]
+        took_ms = (ended_s - self._reported_s) * 1000 - sum([calls.took_ms for calls in completed])
+        if count > self._reported:
+            messages = self.messages_of(self.done[self._reported : count])
+            calls = CompletedCalls(self.puller, messages, ACKNOWLEDGED, took_ms, count - self._reported)
+            completed.append(calls)
+        self._reported, self._reported_s = count, ended_s
+        return completed
 
     def messages_of(self, arguments: list[Any]) -> Sequence[MessageExt]:
         """Return the messages of some calls."""
@@ -159,16 +187,14 @@ class HandlerRunner:
         self._on_completed = on_completed
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
-        self._lock = Lock()  # protects `_waiting`, from which threads take chunks
-        self._waiting: deque[_Chunk] = deque()
+        self._lock = Lock()
+        """For `_chunks`, from which threads take calls."""
+        self._chunks: deque[_Chunk] = deque()
         self._running: dict[RunningCalls, None] = {}
-        self._failed: deque[CompletedCalls] = deque()
         self._workers: set[asyncio.Future[None]] = set()
-        self._flushing = False
-        self._flushed = asyncio.Event()
+        self._reported = asyncio.Event()
+        self._submitted = 0
         self._is_closing = False
-        self._check: asyncio.Handle | None = None
-        self._waiting_before = 0  # calls at the last check, and those submitted since
 
     def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
         """Start to handle messages, in about this order."""
@@ -178,13 +204,10 @@ class HandlerRunner:
         if not self._adapter.takes_one:
             batch = self._batch
             arguments = [messages[at : at + batch] for at in range(0, len(messages), batch)]
-        self._waiting_before += len(arguments)
+        self._submitted += len(arguments)
         for at in range(0, len(arguments), _CHUNK_CALLS):
-            self._waiting.append(_Chunk(puller, iter(arguments[at : at + _CHUNK_CALLS])))
-        if self._workers:
-            self._schedule_check()
-        else:
-            self._start_workers(1)
+            self._chunks.append(_Chunk(puller, deque(arguments[at : at + _CHUNK_CALLS])))
+        self._start_workers()
 
     def running(self) -> list[RunningCalls]:
         """Return the `RunningCalls` that are in a call now."""
@@ -197,297 +220,284 @@ class HandlerRunner:
     async def wait_ended(self, puller: Puller) -> None:
         """Wait until the running calls for a queue have ended and are reported."""
         while any(running.puller is puller for running in list(self._running)):
-            self._flushed.clear()
-            await self._flushed.wait()
+            self._reported.clear()
+            await self._reported.wait()
 
     async def close(self, timeout_s: float) -> Sequence[MessageExt]:
         """Begin no more calls and wait for those that run. Return the messages of unfinished ones."""
         self._is_closing = True
         with self._lock:
-            chunks = list(self._waiting)
-            self._waiting.clear()
-        for chunk in chunks:
-            deque(chunk.calls, maxlen=0)  # exhaust the iterator, which workers share
+            for chunk in self._chunks:
+                chunk.waiting.clear()
         late = (await asyncio.wait(self._workers, timeout=timeout_s))[1] if self._workers else set()
         left = self.in_progress() if late else ()
         self._tasks.cancel_soon(*late)
         if late:
             await asyncio.wait(late, timeout=1)
-        if self._check is not None:
-            self._check.cancel()
-        self._flush()
+        self._report()
         return left
 
-    # -- for subclasses -----------------------------------------------------------------------
-
-    def _start_worker(self) -> asyncio.Future[None]:
-        """Start a worker that makes calls until none is waiting; return its future."""
+    def _start_workers(self) -> None:
+        """Start workers if calls wait, and the others are too slow for them."""
         raise NotImplementedError
 
-    def _schedule_check(self) -> None:
-        """Schedule `_check_workers` after a delay in which an unblocked worker would begin another call."""
-        raise NotImplementedError
-
-    def _next_chunk(self) -> RunningCalls | None:
-        """Return a new `RunningCalls` of the first chunk with waiting calls; None without such a chunk."""
+    def _next_calls(self) -> RunningCalls | None:
+        """Begin with the first chunk of waiting calls; return None without one."""
         with self._lock:
-            while self._waiting:
-                chunk = self._waiting[0]
-                if length_hint(chunk.calls) and not chunk.puller.process_queue.dropped:
-                    running = RunningCalls(chunk, time.monotonic(), takes_one=self._adapter.takes_one)
+            while self._chunks:
+                chunk = self._chunks[0]
+                if chunk.waiting and not chunk.puller.process_queue.dropped:
+                    running = RunningCalls(chunk, takes_one=self._adapter.takes_one)
                     self._running[running] = None
                     return running
-                self._waiting.popleft()
+                self._chunks.popleft()
         return None
 
-    def _failed_call(self, running: RunningCalls, argument: Any, result: HandlingResult) -> None:
-        """Record a call whose messages are redelivered."""
-        now_s = time.monotonic()
-        messages, took_ms = running.messages_of([argument]), (now_s - running.started_s) * 1000
-        self._failed.append(CompletedCalls(running.puller, messages, result, took_ms, 1))
-        running.reported_s += now_s - running.started_s  # the time of this call is reported here
-        running.started_s = now_s
-
-    # -- in the event loop --------------------------------------------------------------------
-
-    def _start_workers(self, count: int) -> None:
-        for _ in range(count):
-            self._workers.add(self._start_worker())
-        self._schedule_check()
-
-    def _worker_ended(self, worker: asyncio.Future[None]) -> None:
-        self._workers.discard(worker)
-        self._tasks.run(self._flush)
-        if self._waiting and not self._workers:
-            self._start_workers(1)
-
     def _count_waiting(self) -> int:
-        """Return the number of waiting calls. Chunks at the front without any are removed first."""
         with self._lock:
-            while self._waiting and not length_hint(self._waiting[0].calls):
-                self._waiting.popleft()
-            return sum([length_hint(chunk.calls) for chunk in self._waiting])
+            return sum([len(chunk.waiting) for chunk in self._chunks])
 
-    def _check_workers(self) -> None:
-        """Double the number of workers if they began few of the calls that were waiting at the last check."""
-        self._check = None
-        waiting, workers = self._count_waiting(), len(self._workers)
-        begun, self._waiting_before = self._waiting_before - waiting, waiting
-        if waiting and workers < self._width and begun < _QUICK_CALLS * workers:
-            self._start_workers(min(workers, self._width - workers, waiting))
-        else:
-            self._schedule_check()
-
-    def _flush(self) -> None:
-        """Report the calls that have ended."""
-        self._flushing = False
+    def _report(self) -> None:
+        """Report the calls that have ended since the last report."""
         completed: list[CompletedCalls] = []
         for running in list(self._running):
             is_over = running.is_over  # read first: a thread sets it after its last call
-            calls = running.take_completed()
-            if calls is not None:
-                completed.append(calls)
+            completed += running.take_completed()
             if is_over:
                 del self._running[running]
-            running.was_interrupted = True
-        while self._failed:
-            completed.append(self._failed.popleft())
+            running.was_suspended = True
         if completed:
             self._on_completed(completed)
-        self._flushed.set()
+        self._reported.set()
 
 
 class LoopRunner(HandlerRunner):
-    """Calls handlers in the event loop."""
+    """Calls handlers in the event loop. Its workers are tasks, which wait while there are no calls.
 
-    _idle: tuple[asyncio.Task[None], asyncio.Future[None]] | None = None
-    """An idle worker and the future that wakes it. A task for each pull costs 5 % more (tools.bench.push)."""
+    A task for each pull costs 5 % more (tools.bench.push).
+    """
 
-    def _start_worker(self) -> asyncio.Task[None]:
-        if self._idle is not None:
-            (worker, wakeup), self._idle = self._idle, None
-            wakeup.set_result(None)
-            return worker
-        worker = self._tasks.spawn(self._work(), "handlers")
-        worker.add_done_callback(self._worker_ended, context=Context())
-        return worker
+    def __init__(
+        self, adapter: HandlerAdapter, config: PushConfig, on_completed: OnCompleted, tasks: Tasks
+    ) -> None:
+        super().__init__(adapter, config, on_completed, tasks)
+        self._idle: list[asyncio.Future[None]] = []
+        self._ends_turn = False
+        """Whether `_end_turn` is scheduled."""
+        self._turn_s = 0.0
+        """When the first call of this iteration of the event loop began or ended."""
+
+    async def close(self, timeout_s: float) -> Sequence[MessageExt]:
+        """Close the runner and end its tasks."""
+        self._is_closing = True
+        while self._idle:
+            self._idle.pop().set_result(None)
+        return await super().close(timeout_s)
+
+    def _start_workers(self) -> None:
+        """Start as many workers as there are, if calls wait and all workers are suspended in handlers."""
+        working = len(self._workers) - len(self._idle)
+        free = self._width - working
+        if not free or not self._chunks or working > len(self.running()):
+            return  # a worker that is between two calls makes the next one
+        for _ in range(min(max(working, 1), free, self._count_waiting())):
+            if self._idle:
+                self._idle.pop().set_result(None)
+            else:
+                worker = self._tasks.spawn(self._work(), "handlers")
+                self._workers.add(worker)
+                worker.add_done_callback(self._worker_ended, context=Context())
 
     async def _work(self) -> None:
-        worker = cast("asyncio.Task[None]", asyncio.current_task())
-        try:
-            while True:
-                await self._call_chunks()
-                if self._idle is not None or self._is_closing:
-                    return
-                self._workers.discard(worker)
-                self._idle = worker, self._loop.create_future()
-                await self._idle[1]
-        except asyncio.CancelledError:
-            if self._is_closing or not is_cancelled(worker):
-                raise
-            # The application has cancelled its handler's task. Another worker makes the other calls.
-            if self._idle is not None and self._idle[0] is worker:
-                self._idle = None
+        """Make calls until `close`.
 
-    async def _call_chunks(self) -> None:
-        # Not the event loop's clock, which uvloop updates once per iteration.
-        slice_start_s = time.monotonic()
-        while (running := self._next_chunk()) is not None:
-            self._flush_soon()  # if the first call waits: reports earlier ones, marks this one as interrupted
-            try:
-                await self._call_all(running)
-            except asyncio.CancelledError as error:
-                if not self._is_closing:  # see `_work`
-                    failed = self._adapter.failed_on_thread(running.in_progress(), error)
-                    self._end_call(running, running.argument, failed)
-                raise
-            finally:
-                running.started_s = time.monotonic()
-                running.argument = None
-                running.is_over = True
-                self._flush_soon()
-            if running.started_s - slice_start_s >= _TIME_SLICE_S:
-                await asyncio.sleep(0)
-                slice_start_s = time.monotonic()
-
-    async def _call_all(self, running: RunningCalls) -> None:
-        context, calls = self._adapter.context, running.chunk.calls
-        while length_hint(calls) and not running.puller.process_queue.dropped:
-            await run_in_context(context.copy(), self._call_in_context(running, context))
-
-    async def _call_in_context(self, running: RunningCalls, context: Context) -> None:
-        """Make calls in the current context, a copy of `context`, until one leaves a variable changed.
-
-        A copy for each call would take 7 % of the time of a message (tools.bench.push).
+        The application may cancel this task in its handler. Then another worker makes the other calls.
         """
-        call, is_async, done = self._adapter.function(), self._adapter.is_async, running.done.append
-        task = asyncio.current_task()
-        returned: Any
-        result: HandlingResult | None
-        for argument in running.chunk.calls:  # hot path: runs for each message
-            running.argument = argument
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        with contextlib.suppress(asyncio.CancelledError):
+            while not self._is_closing and not task.cancelling():
+                running = self._next_calls()
+                if running is None:
+                    await self._wait_for_calls()
+                    continue
+                self._end_turn_soon(running.started_s)
+                try:
+                    await self._make_calls(running, task)
+                finally:
+                    running.leave()
+                if running.started_s - self._turn_s > _TIME_SLICE_S:
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0)  # for a handler that ended before its cancellation arrived
+
+    def _worker_ended(self, worker: asyncio.Future[None]) -> None:
+        self._workers.discard(worker)
+        self._tasks.run(self._end_turn)
+
+    async def _wait_for_calls(self) -> None:
+        idle = self._loop.create_future()
+        self._idle.append(idle)
+        try:
+            await idle
+        finally:
+            if idle in self._idle:  # the application has cancelled the task
+                self._idle.remove(idle)
+
+    async def _make_calls(self, running: RunningCalls, task: asyncio.Task[None]) -> None:
+        """Make the calls of a chunk. Each gets an unchanged copy of the adapter's context."""
+        (puller, waiting), base = running.chunk, self._adapter.context
+        while waiting and not puller.process_queue.dropped and not task.cancelling():
+            context = base.copy()
+            await run_in_context(context, self._call_in_context(running, context, task))
+
+    async def _call_in_context(
+        self, running: RunningCalls, context: Context, task: asyncio.Task[None]
+    ) -> None:
+        """Make calls in the current context until one leaves a variable changed.
+
+        A context for each call would take 7 % of the time of a message (tools.bench.push).
+        """
+        adapter, (puller, waiting) = self._adapter, running.chunk
+        call, is_async, base = adapter.function(), adapter.is_async, adapter.context
+        process_queue, done = puller.process_queue, running.done.append
+        while waiting and not process_queue.dropped:  # hot path: runs for each message
+            argument = running.argument = waiting.popleft()
+            result = ACKNOWLEDGED
             try:
-                returned = call(argument)
+                returned: Any = call(argument)
                 if is_async or (
                     returned is not None and returned is not _SUCCESS and inspect.isawaitable(returned)
                 ):
                     returned = await returned
                 if returned is not None and returned is not _SUCCESS:
                     result = to_handling_result(returned)
-                elif running.was_interrupted:
-                    result = ACKNOWLEDGED
-                else:  # nothing else has run since the last call
-                    done(argument)
-                    result = None
             except BaseException as error:  # noqa: BLE001 - the application's code may raise anything
-                result = self._adapter.failed(running.messages_of([argument]), error, task)
-            if result is not None:
-                self._end_call(running, argument, result)
-                if running.puller.process_queue.dropped:
+                # If the application cancels the task, the call has failed. If `close` does, it is unfinished.
+                owner = task if self._is_closing or not isinstance(error, asyncio.CancelledError) else None
+                result = adapter.failed(running.messages_of([argument]), error, owner)
+            if result is ACKNOWLEDGED and not running.was_suspended:
+                done(argument)  # without the clock, which costs more than the other steps
+            else:
+                running.end_call(argument, result)
+                self._end_turn_soon(running.started_s)
+                if task.cancelling():
                     break
             try:
-                if copy_context() != context:
+                if context != base:
                     break
             except Exception:  # noqa: BLE001 - the application's values may raise anything when compared
                 break
 
-    def _end_call(self, running: RunningCalls, argument: Any, result: HandlingResult) -> None:
-        """Record the result of a call during which other code may have run."""
-        if running.abandoned is not argument:
-            if result is ACKNOWLEDGED:
-                running.done.append(argument)
-            else:
-                self._failed_call(running, argument, result)
-        if running.was_interrupted:
-            # Once per event loop iteration: the clock costs more than the rest of the loop.
-            running.was_interrupted = False
-            running.started_s = time.monotonic()
-            self._flush_soon()
+    def _end_turn_soon(self, now_s: float) -> None:
+        if not self._ends_turn:
+            self._ends_turn, self._turn_s = True, now_s
+            self._tasks.call_soon(self._end_turn)
 
-    def _flush_soon(self) -> None:
-        if not self._flushing:
-            self._flushing = True
-            self._tasks.call_soon(self._flush)
-
-    def _schedule_check(self) -> None:
-        if self._check is None and self._waiting and len(self._workers) < self._width:
-            self._check = self._tasks.call_soon(self._check_workers)
+    def _end_turn(self) -> None:
+        """Report the calls of this iteration of the event loop, and start workers for the waiting ones."""
+        self._ends_turn = False
+        self._report()
+        self._start_workers()
 
 
 class ThreadRunner(HandlerRunner):
-    """Calls plain handlers on threads."""
+    """Calls plain handlers on threads. Its workers are jobs of a thread pool, and end when no calls wait."""
 
     def __init__(
         self, adapter: HandlerAdapter, config: PushConfig, on_completed: OnCompleted, tasks: Tasks
     ) -> None:
         super().__init__(adapter, config, on_completed, tasks)
         self._pool = HandlerThreadPool(config.concurrency)
-        self._pause_s = 0.0
+        self._reports = False
+        """Whether a thread has scheduled a report."""
+        self._check: asyncio.TimerHandle | None = None
+        self._check_pause_s = 0.0
+        self._begun = 0
+        """How many of the submitted calls had begun at the last check."""
 
     async def close(self, timeout_s: float) -> Sequence[MessageExt]:
         """Close the runner and end its threads."""
         left = await super().close(timeout_s)
+        if self._check is not None:
+            self._check.cancel()
         self._pool.shutdown()
         return left
 
-    def _start_worker(self) -> asyncio.Future[None]:
-        worker = self._loop.run_in_executor(self._pool, self._work)
-        worker.add_done_callback(self._worker_ended, context=Context())
-        return worker
+    def _start_workers(self) -> None:
+        """Start a job if calls wait and there is none; more follow when a check finds the others slow."""
+        if not self._workers:
+            self._start_jobs(1)
+        self._check_within(_CHECK_S)
 
-    def _worker_ended(self, worker: asyncio.Future[None]) -> None:
-        if not worker.cancelled():
-            self._tasks.run(worker.result)  # an error fails the component
-        super()._worker_ended(worker)
+    def _start_jobs(self, count: int) -> None:
+        for _ in range(min(count, self._width - len(self._workers), self._count_waiting())):
+            job = self._loop.run_in_executor(self._pool, self._work)
+            self._workers.add(job)
+            job.add_done_callback(self._job_ended, context=Context())
+
+    def _job_ended(self, job: asyncio.Future[None]) -> None:
+        self._workers.discard(job)
+        if not job.cancelled():
+            self._tasks.run(job.result)  # an error fails the component
+        self._tasks.run(self._report)
+        self._start_workers()
+
+    def _check_within(self, pause_s: float) -> None:
+        if self._check is not None:
+            if self._check_pause_s <= pause_s:
+                return
+            self._check.cancel()
+        self._check_pause_s = pause_s
+        self._check = self._tasks.call_later(pause_s, self._check_jobs) if self._workers else None
+
+    def _check_jobs(self) -> None:
+        """Report ended calls, and double the number of jobs if they began few of the waiting calls."""
+        self._check = None
+        self._report()
+        waiting = self._count_waiting()
+        begun, self._begun = self._submitted - waiting - self._begun, self._submitted - waiting
+        if begun < _QUICK_CALLS * len(self._workers):
+            self._start_jobs(len(self._workers))
+        can_grow = waiting and len(self._workers) < self._width
+        self._check_within(_CHECK_S if can_grow else _COLLECT_S)
+
+    def _report(self) -> None:
+        self._reports = False
+        super()._report()
+
+    # -- on threads ---------------------------------------------------------------------------
 
     def _work(self) -> None:
-        while (running := self._next_chunk()) is not None:
+        """Make calls until none waits."""
+        while (running := self._next_calls()) is not None:
             try:
-                self._call_all(running)
+                self._make_calls(running)
             finally:
-                running.argument = None
-                running.is_over = True
+                running.leave()
 
-    def _call_all(self, running: RunningCalls) -> None:
-        call, loop, monotonic = self._adapter.function(), self._loop, time.monotonic
-        copy_context = self._adapter.context.copy
-        process_queue, done = running.puller.process_queue, running.done.append
-        reported_s = running.started_s
-        for argument in running.chunk.calls:  # hot path: runs for each message
-            if process_queue.dropped:
+    def _make_calls(self, running: RunningCalls) -> None:
+        adapter, (puller, waiting) = self._adapter, running.chunk
+        call, copy_context, process_queue = adapter.function(), adapter.context.copy, puller.process_queue
+        report_s = running.started_s + _TIME_SLICE_S
+        while not process_queue.dropped:  # hot path: runs for each message
+            try:
+                argument = running.argument = waiting.popleft()
+            except IndexError:  # another thread has taken the last one
                 break
-            running.argument = argument
             try:
                 context = copy_context()
                 returned = context.run(call, argument)
                 if returned is None or returned is _SUCCESS:
                     result = ACKNOWLEDGED
                 else:
-                    result = to_handling_result(wait_in_loop(returned, loop, context))
+                    result = to_handling_result(wait_in_loop(returned, self._loop, context))
             except BaseException as error:  # noqa: BLE001 - sys.exit() as well: here it would only end this thread
-                result = self._adapter.failed_on_thread(running.messages_of([argument]), error)
-            now_s = monotonic()
-            if running.abandoned is not argument:
-                if result is ACKNOWLEDGED:
-                    done(argument)
-                else:
-                    self._failed_call(running, argument, result)
-            running.started_s = now_s
-            if now_s - reported_s >= _TIME_SLICE_S and not self._flushing:
-                reported_s, self._flushing = now_s, True
-                with contextlib.suppress(RuntimeError):  # the event loop ended before this handler
-                    loop.call_soon_threadsafe(self._tasks.run, self._flush, context=Context())
+                result = adapter.failed_on_thread(running.messages_of([argument]), error)
+            running.end_call(argument, result)
+            if running.started_s > report_s and not self._reports:
+                report_s = running.started_s + _TIME_SLICE_S
+                self._report_soon()
 
-    def _schedule_check(self) -> None:
-        pause_s = _CHECK_S if self._waiting else _COLLECT_S
-        if self._check is not None:
-            if self._pause_s <= pause_s:
-                return
-            self._check.cancel()
-        if self._workers:
-            self._pause_s = pause_s
-            self._check = self._tasks.call_later(pause_s, self._check_workers)
-
-    def _check_workers(self) -> None:
-        self._flush()
-        super()._check_workers()
+    def _report_soon(self) -> None:
+        self._reports = True
+        with contextlib.suppress(RuntimeError):  # the event loop ended before this handler
+            self._loop.call_soon_threadsafe(self._tasks.run, self._report, context=Context())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -38,7 +39,7 @@ class Rig:
     the messages that need no retry.
     """
 
-    def __init__(self, kind: str, batch: int = 1, width: int = 2) -> None:
+    def __init__(self, kind: str, batch: int = 1, width: int = 2, handler: Any = None) -> None:
         self.held_up: set[int] = set()
         self.says: dict[int, object] = {}
         self.works: Callable[[], None] = lambda: None
@@ -47,7 +48,7 @@ class Rig:
         self.puller = cast(Puller, SimpleNamespace(process_queue=SimpleNamespace(dropped=False)))
         self._gates = {offset: threading.Event() for offset in range(100)}
         self._tasks = Tasks("a consumer")
-        handler: Any = self._handle_async if kind == "loop" else self._handle
+        handler = handler or (self._handle_async if kind == "loop" else self._handle)
         listeners = ProcessListeners((), "g", PushConfig())
         adapter = (
             HandlerAdapter(handler, None, listeners)
@@ -146,7 +147,7 @@ async def test_calls_that_end_during_a_report_are_in_the_next_one(monkeypatch: p
     await until(lambda: rig.handled == [0, 1])
     take = RunningCalls.take_completed
 
-    def take_and_let_the_thread_end(running: RunningCalls) -> CompletedCalls | None:
+    def take_and_let_the_thread_end(running: RunningCalls) -> Sequence[CompletedCalls]:
         completed = take(running)
         rig.free(1)
         ends_s = time.monotonic() + LIMIT_S
@@ -267,6 +268,42 @@ async def test_busy_handlers_leave_the_event_loop_its_turns(monkeypatch: pytest.
         await asyncio.sleep(0)
     assert len(set(turns)) > 5
     monkeypatch.undo()
+    await rig.close()
+
+
+async def test_handlers_that_compute_run_in_one_worker() -> None:
+    """Each worker would use a time slice of its own, and heartbeats would wait for twenty of them."""
+    loop = asyncio.get_running_loop()
+    rig = Rig("loop", width=20)
+    rig.works = partial(time.sleep, 0.0005)
+    counts = [0]
+    for start in range(0, 640, 64):
+        rig.submit(*range(start, start + 64))
+
+    def turn() -> None:
+        counts.append(len(rig.handled))
+        if len(rig.handled) < 640:
+            loop.call_soon(turn)
+
+    turn()
+    await until(lambda: counts[-1] == 640)
+    assert max(after - before for before, after in pairwise(counts)) <= 32
+    await rig.close()
+
+
+async def test_slow_handlers_keep_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handlers that wait for each other, or for a server, would become fewer after each call."""
+    together = threading.Barrier(4)
+
+    def handle(_: MessageExt) -> None:
+        together.wait(LIMIT_S)
+        time.sleep(0.002)  # longer than a time slice
+
+    rig = Rig("threads", width=4, handler=handle)
+    rig.submit(*range(80))
+    await until(lambda: len(rig.done) >= 8)
+    monkeypatch.setattr("rocketpy.consumer.handling.runner._CHECK_S", LIMIT_S)  # no more threads start
+    await until(lambda: len(rig.done) == 80)
     await rig.close()
 
 
