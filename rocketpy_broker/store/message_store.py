@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
 from types import TracebackType
@@ -29,7 +29,7 @@ from rocketpy_broker.store.files.state_file import load_state, save_state
 from rocketpy_broker.store.files.store_lock import StoreLock
 from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.commit_log import CommitLog
-from rocketpy_broker.store.log.flush import FlushPlan, flush_failure, flush_now
+from rocketpy_broker.store.log.flush import FlushPlan, PlanLimits, flush_failure, flush_now
 from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.message_log import MakeLog, RecoveryReport
 from rocketpy_broker.store.log.messages import (
@@ -103,6 +103,8 @@ class MessageStore:
         self.failure = StoreError("the store is not open")
         self._is_sync_flush = config.flush.disk_type is FlushDiskType.SYNC_FLUSH
         self._is_open = False
+        self._thorough_flushes = 0
+        """Number of thorough flushes that have begun. Only the newest one may save its checkpoint."""
         self.overload_detector = OverloadDetector(config.busy)
 
     # -- opening and closing ---------------------------------------------------------------------
@@ -147,7 +149,7 @@ class MessageStore:
         self.commit_log.start(recovery.tail)
         self.commit_log.last_store_timestamp = self.dispatcher.last_store_timestamp
         self.checkpoint.log_end = self.checkpoint.index_files = self.checkpoint.tail_offset = -1
-        flush_now(self, self.plan_flush(thorough=True))
+        self._flush_all()
         return report
 
     def _load_checksums(self, *, clean: bool) -> list[FileChecksum]:
@@ -205,7 +207,7 @@ class MessageStore:
         self.checkpoint.log_end = self.commit_log.max_offset
         self.checkpoint.tail_offset = self.commit_log.tail.offset
         self.checkpoint.index_files = len(self.index.files) if self.index is not None else -1
-        flush_now(self, self.plan_flush(thorough=True))
+        self._flush_all()
         self._save_checksums()
         with disk_errors("remove", self._abort_path):
             self.disk.unlink(self._abort_path)
@@ -506,53 +508,53 @@ class MessageStore:
 
     # -- flushing --------------------------------------------------------------------------------
 
-    def plan_flush(self, *, thorough: bool, new_files: bool = True) -> FlushPlan:
+    def plan_flush(self) -> FlushPlan:
         """Plan a flush of the commit log. Pass the plan to `run_flush` in any thread, then to `finish_flush`.
 
-        thorough: also flush consume queues, full index files and the checkpoint. new_files: False leaves out
-        queues whose next file does not exist yet. It also leaves out the checkpoint, which would state that
-        all queues are complete.
-
-        Raises DiskFull, StoreError when queues cannot be written; a later call may succeed. Raises
-        FlushFailed after a failed flush: another flush might succeed without having written anything.
+        Raises FlushFailed after a failed flush: another flush might succeed without having written anything.
         """
         self._check_flushes()
-        is_complete = True
-        if thorough:  # first the calls that may fail: after `plan.add`, the plan must be run
-            self.queues.close_idle()
-            self._close_idle_log_files()
-            is_complete = self.queues.write_out(self._close_queue_files, new_files=new_files)
-            if self.index is not None:
-                self.index.write_entries()
         plan = FlushPlan(log_timestamp=self.commit_log.last_store_timestamp)
         self.commit_log.plan_flush(plan)
-        if thorough:
-            self._plan_queues(plan)
-            if is_complete:
-                self._plan_checkpoint(plan)
         return plan
 
-    def _close_queue_files(self) -> None:
-        """Flush and close the files of queues in this thread. Raises FlushFailed.
+    def thorough_plans(self, limits: PlanLimits | None = None) -> Iterator[FlushPlan]:
+        """Yield plans of a flush of commit log, index, consume queues and, last, the checkpoint.
 
-        The next plan syncs their directories, before it saves the checkpoint.
+        Run and finish each plan before the next one. Other flushes may run in between, except another
+        thorough one: it would be the one that saves the checkpoint. An empty plan is an opportunity to do
+        other work.
+
+        Raises DiskFull, StoreError when queues cannot be written; a later flush may succeed. Raises
+        FlushFailed like `plan_flush`.
         """
-        plan = FlushPlan()
-        for queue in self.queues.queues.values():
-            plan.targets.extend(queue.files.unflushed())
-        flush_now(self, plan)
-        for queue in self.queues.queues.values():
-            queue.files.close_idle()
+        self._check_flushes()
+        if self.index is not None:
+            self.index.write_entries()  # may fail; later, the plan must be run
+        self._close_idle_log_files()
+        plan = self.plan_flush()
+        self._plan_index(plan)
+        # States what is true now; units that are added to queues from now on wait for the next flush.
+        checkpoint = self._next_checkpoint(plan)
+        self._thorough_flushes += 1
+        number = self._thorough_flushes
+        yield plan
+        yield from self.queues.flush_plans(limits or PlanLimits())
+        if checkpoint is not None and number == self._thorough_flushes:
+            yield FlushPlan(checkpoint=checkpoint)
 
-    def _plan_queues(self, plan: FlushPlan) -> None:
+    def _plan_index(self, plan: FlushPlan) -> None:
         if self.index is not None:
             plan.index_files = list(self.index.full)
             if self.index.directory_changed:
                 plan.directories.update({self.index.directory: None, self.config.root: None})
                 self.index.directory_changed = False
-        self.queues.plan_flush(plan)
 
-    def _plan_checkpoint(self, plan: FlushPlan) -> None:
+    def _next_checkpoint(self, plan: FlushPlan) -> Checkpoint | None:
+        """Return the checkpoint to save once all is flushed that is written now; None without a change.
+
+        plan: flushes the log and the index.
+        """
         checkpoint = dataclasses.replace(self.checkpoint)
         checkpoint.logics_timestamp = self.dispatcher.last_store_timestamp or checkpoint.logics_timestamp
         checkpoint.physic_timestamp = plan.log_timestamp or checkpoint.physic_timestamp
@@ -566,10 +568,11 @@ class MessageStore:
         )
         for file in plan.index_files:
             checkpoint.index_timestamp = max(checkpoint.index_timestamp, file.end_timestamp)
-        if checkpoint != self._saved_checkpoint:
-            plan.checkpoint = checkpoint
-            if self.index is not None and self.index.files:
-                plan.index_entries = self.index.files[-1]
+        if checkpoint == self._saved_checkpoint:
+            return None
+        if self.index is not None and self.index.files:
+            plan.index_entries = self.index.files[-1]
+        return checkpoint
 
     def _check_flushes(self) -> None:
         if isinstance(self.failure, FlushFailed):
@@ -598,7 +601,6 @@ class MessageStore:
             return
         plan.finish()
         if plan.checkpoint is not None:
-            self.queues.close_idle()
             self.checkpoint = plan.checkpoint
             self._saved_checkpoint = dataclasses.replace(plan.checkpoint)
         if self.index is not None:
@@ -612,10 +614,17 @@ class MessageStore:
         thorough: also flush consume queues, full index files and the checkpoint. Raises FlushFailed, after
         which the store rejects messages until it is opened again.
         """
-        flush_now(self, self.plan_flush(thorough=thorough))
+        if thorough:
+            self._flush_all()
+        else:
+            flush_now(self, self.plan_flush())
         if self._is_sync_flush:
             self.mark_flushed()
         return self.flushed_offset
+
+    def _flush_all(self) -> None:
+        for plan in self.thorough_plans():
+            flush_now(self, plan)
 
     def mark_flushed(self, offset: int | None = None) -> None:
         """Save the flushed offset in the checkpoint, so that recovery detects damage below it.

@@ -14,7 +14,7 @@ from typing import Any
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy_broker.store.files.state_file import save_state
-from rocketpy_broker.store.upkeep.cleaner import Cleaner, DiskUse
+from rocketpy_broker.store.upkeep.cleaner import Cleaner, DiskUse, finish
 from tests import golden_data
 from tests.crash.writer import ROOT, Writer
 
@@ -77,11 +77,11 @@ def _runs(writer: Writer, random: Random) -> None:
     """Runs of several messages, and flushes that run while more arrive."""
     for _ in range(14):
         writer.put(*(writer.message(random.randrange(3), size=random.randrange(90)) for _ in range(4)))
-        plan = writer.plan(thorough=random.random() < 0.4)
-        writer.put(*(writer.message(random.randrange(3), size=random.randrange(600)) for _ in range(2)))
-        writer.dispatch()
-        writer.finish(plan)
-        writer.dispatch()
+        for plan in writer.plans(thorough=random.random() < 0.4):
+            writer.put(*(writer.message(random.randrange(3), size=random.randrange(600)) for _ in range(2)))
+            writer.dispatch()
+            writer.finish(plan)
+            writer.dispatch()
     writer.close()
 
 
@@ -184,7 +184,7 @@ def _retention(writer: Writer, random: Random) -> None:
         if number % 6 == 5:
             writer.flush(thorough=True)
             writer.dispatch()
-            for step in cleaner.choose(DiskUse(0.8, 0.8), writer.clock.now):
+            for step in finish(cleaner.choose(DiskUse(0.8, 0.8), writer.clock.now)):
                 # From here on the records of the file may be missing, whether it still exists or not.
                 writer.expected.first_offset = writer.store.min_physical_offset
                 step()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from rocketpy_broker.store import (
 from rocketpy_broker.store.config import RetentionConfig
 from rocketpy_broker.store.files.store_lock import StoreLock
 from rocketpy_broker.store.log.commit_log import CommitLog
-from rocketpy_broker.store.log.flush import FlushPlan, flush_now
+from rocketpy_broker.store.log.flush import FlushPlan, PlanLimits, flush_now
 from rocketpy_broker.store.log.log_scan import LogScan
 from tests.crash.disk import RecordingDisk
 
@@ -247,11 +247,15 @@ class Writer:
 
     def flush(self, *, thorough: bool = False) -> None:
         """Flush synchronously."""
-        self.finish(self.plan(thorough=thorough))
+        for plan in self.plans(thorough=thorough):
+            self.finish(plan)
 
-    def plan(self, *, thorough: bool = False) -> FlushPlan:
-        """Begin a flush; messages may be stored before `finish`."""
-        return self.store.plan_flush(thorough=thorough)
+    def plans(self, *, thorough: bool) -> Iterator[FlushPlan]:
+        """Begin a flush; messages may be stored before each `finish`. A part has a single queue."""
+        if thorough:
+            yield from self.store.thorough_plans(PlanLimits(1))
+        else:
+            yield self.store.plan_flush()
 
     def finish(self, plan: FlushPlan) -> None:
         """Run a flush and record its end: with SYNC_FLUSH, messages before it may be acknowledged."""

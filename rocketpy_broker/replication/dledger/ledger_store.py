@@ -118,12 +118,13 @@ class LedgerStore(MessageStore):
         if requests:
             self.publish(requests)
 
-    def plan_flush(self, *, thorough: bool, new_files: bool = True) -> FlushPlan:
+    def plan_flush(self) -> FlushPlan:
         """Plan a flush; see `MessageStore`. No other flush may be running."""
         if self.log.has_gap:
+            self._thorough_flushes += 1  # one that has begun must not save its checkpoint
             self._restart_after_gap()
             self.commit(self._wanted_index)
-        return super().plan_flush(thorough=thorough, new_files=new_files)
+        return super().plan_flush()
 
     def _restart_after_gap(self) -> None:
         """Drop all messages: the missing entries have expired on the leader, which sent the newer ones."""

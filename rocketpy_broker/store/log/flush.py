@@ -7,6 +7,7 @@ durable. A failed flush is final: the kernel may have dropped the pages, so a la
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +25,8 @@ logger = logging.getLogger("rocketpy_broker.store.flush")
 class FlushPlan:
     """The files that one flush covers."""
 
+    before: list[Callable[[], object]] = field(default_factory=list)
+    """Called first, in the same thread: creates files that the next plan needs."""
     queues: list[MappedFileQueue] = field(default_factory=list)
     targets: list[FlushTarget] = field(default_factory=list)
     directories: dict[Path, None] = field(default_factory=dict)
@@ -39,7 +42,7 @@ class FlushPlan:
     @property
     def is_empty(self) -> bool:
         """Whether the plan covers nothing."""
-        return not (self.targets or self.directories or self.index_files or self.checkpoint)
+        return not (self.before or self.targets or self.directories or self.index_files or self.checkpoint)
 
     def add(self, files: MappedFileQueue) -> None:
         """Plan to flush what was written to these files so far."""
@@ -53,6 +56,8 @@ class FlushPlan:
     def run(self, disk: Disk, checkpoint_file: CheckpointFile) -> None:
         """Flush the files, then save the checkpoint. Blocks; one plan at a time. Raises FlushFailed."""
         try:
+            for work in self.before:
+                work()
             for directory in self.directories:
                 _sync_directory(disk, directory)
             for target in self.targets:
@@ -80,6 +85,16 @@ class FlushPlan:
         for target in self.targets:
             target.file.release()
         self.targets = []
+
+
+@dataclass(slots=True)
+class PlanLimits:
+    """Limits of each plan of a thorough flush, which may take minutes in total."""
+
+    queues_max: int = 256
+    """Maximum number of queues."""
+    is_over: Callable[[], bool] = lambda: False
+    """Returns whether planning has taken long enough."""
 
 
 class Flushable(Protocol):

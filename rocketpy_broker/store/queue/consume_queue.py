@@ -249,6 +249,12 @@ class ConsumeQueue:
         return bool(self._pending)
 
     @property
+    def is_closed(self) -> bool:
+        """Whether a write would need another file descriptor."""
+        last = self.files.last
+        return last is None or last.is_full or not last.is_open
+
+    @property
     def needs_file(self) -> bool:
         """Whether its units cannot be written before `make_file` has created the next file."""
         if not self._pending or self.files.preallocated is not None:
@@ -258,7 +264,7 @@ class ConsumeQueue:
         return is_next and (last is None or last.is_full)
 
     def make_file(self) -> MappedFile:
-        """Create the next file, for `ConsumeQueueTable.adopt_file`. Safe in a thread. Raises StoreError."""
+        """Create the next file, for `files.adopt_preallocated`. Safe in a thread. Raises StoreError."""
         return self.files.create_preallocated(self.files.next_start())
 
     def write_out(self) -> None:

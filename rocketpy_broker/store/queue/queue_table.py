@@ -7,19 +7,25 @@ are not used.
 from __future__ import annotations
 
 import contextlib
+import itertools
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
 from rocketpy.errors import StoreError
 from rocketpy_broker.store.config import ConsumeQueueConfig
 from rocketpy_broker.store.files.disk import Disk, lacks_descriptors
-from rocketpy_broker.store.log.flush import FlushPlan
+from rocketpy_broker.store.log.flush import FlushPlan, PlanLimits
 from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.messages import QueueTable, check_topic
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue, PutTotals
 from rocketpy_broker.store.queue.queue_checksums import FileChecksum
 
+_CLOSED_MAX: Final = 256
+"""Maximum number of files that are closed at once."""
 CHECKSUM_BYTES_MAX: Final = 256 << 20
 """Maximum bytes of consume queue files that a start or stop reads for checksums: 13 million units."""
 
@@ -35,6 +41,8 @@ class ConsumeQueueTable:
         self._changed: dict[ConsumeQueue, None] = {}
         """Queues with changes since their last flush, so that a flush does not visit thousands of others."""
         self._opened: dict[MappedFile, None] = {}
+        self._is_synced = False
+        """Whether the entry of the directory was synced since the start, after it was created."""
         self.puts: dict[str, PutTotals] = {}
         """Counters of stored messages by topic, including queues that were deleted."""
 
@@ -95,11 +103,21 @@ class ConsumeQueueTable:
             queue.correct_min_offset(log_min_offset)
             queue.files.close_idle()
 
-    def close_idle(self) -> None:
-        """Close flushed files until their next use, if more than `handles_max` are open."""
-        if len(self._opened) > self._config.handles_max:
-            for file in list(self._opened):
-                file.close_idle()
+    def close_idle(self, *, all_files: bool = False) -> int:
+        """Close flushed files until their next use, if more than `handles_max` are open, or all.
+
+        Looks at no more than `_CLOSED_MAX` files, and returns the number of closed ones.
+        """
+        excess = len(self._opened) - (0 if all_files else self._config.handles_max)
+        closed = 0
+        for file in list(itertools.islice(self._opened, _CLOSED_MAX)) if excess > 0 else ():
+            if not file.close_idle():
+                closed += 1
+                if closed == excess:
+                    break
+            else:  # the next call looks at the others first
+                self._opened[file] = self._opened.pop(file)
+        return closed
 
     def rewrite_unflushed(self, dispatched_offset: int, flush: Callable[[FlushPlan], None]) -> None:
         """Write and flush again the units of records from this commit log offset on.
@@ -118,36 +136,64 @@ class ConsumeQueueTable:
                 plan = FlushPlan()
         flush(plan)
 
-    def without_file(self) -> list[ConsumeQueue]:
-        """Return the queues whose units cannot be written before their next file is created."""
-        return [queue for queue in self._changed if queue.needs_file]
-
-    def adopt_file(self, queue: ConsumeQueue, file: MappedFile) -> None:
+    def _adopt_file(self, queue: ConsumeQueue, file: MappedFile) -> None:
         """Add a file to its queue, or close it if the queue was deleted or already has the file."""
-        if self.queues.get((queue.topic, queue.queue_id)) is queue:
+        if self._has(queue):
             queue.files.adopt_preallocated(file)
         else:
             file.close()
 
-    def write_out(self, close_files: Callable[[], None], *, new_files: bool = True) -> bool:
-        """Write the units that are only in memory; return whether all were written. Raises StoreError.
+    def _has(self, queue: ConsumeQueue) -> bool:
+        """Whether a queue was not deleted."""
+        return self.queues.get((queue.topic, queue.queue_id)) is queue
 
-        close_files: flushes and closes files of queues; called when the process has no file descriptor left.
-        new_files: False skips the queues of `without_file`.
+    def flush_plans(self, limits: PlanLimits) -> Iterator[FlushPlan]:
+        """Write the units of all changed queues, and yield plans that flush them. Raises StoreError.
+
+        The caller runs and finishes each plan before the next one. An empty plan is an opportunity to do
+        other work. Queues that change meanwhile wait for the next flush.
         """
-        is_all = True
-        for queue in list(self._changed):
-            if queue.needs_file and not new_files:
-                is_all = False
-                continue
+        while self.close_idle():
+            yield FlushPlan()
+        # A queue with an open file needs no descriptor, and a flushed file can be closed.
+        waiting = deque(sorted(self._changed, key=attrgetter("is_closed")))
+        ready: deque[ConsumeQueue] = deque()
+        while waiting or ready:
+            plan = FlushPlan()
+            while ready and self._add_to(plan, ready) and not limits.is_over():
+                pass
+            made: list[tuple[ConsumeQueue, MappedFile]] = []
+            if not ready:
+                ready.extend(waiting.popleft() for _ in range(min(limits.queues_max, len(waiting))))
+                making = [queue for queue in ready if queue.needs_file]
+                if making:
+                    plan.before.append(partial(_make_files, making, made))
+            yield plan
+            for queue, file in made:
+                self._adopt_file(queue, file)
+            self.close_idle()
+
+    def _add_to(self, plan: FlushPlan, ready: deque[ConsumeQueue]) -> bool:
+        """Write the units of the first queue in `ready`, and add it to a plan.
+
+        Returns False if the plan must be run first, to free a file descriptor. Raises StoreError.
+        """
+        queue = ready[0]
+        if self._has(queue):
             try:
                 queue.write_out()
             except StoreError as error:
-                if not lacks_descriptors(error):
-                    raise
-                close_files()
-                queue.write_out()
-        return is_all
+                if lacks_descriptors(error) and (plan.targets or self.close_idle(all_files=True)):
+                    return False
+                raise
+            plan.add(queue.files)
+            if plan.directories and not self._is_synced:
+                plan.directories[self.directory.parent] = None
+                self._is_synced = True
+            if not queue.has_pending:
+                self._changed.pop(queue, None)
+        ready.popleft()
+        return True
 
     def remove(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Remove and return a queue, which the caller destroys; None if there is none."""
@@ -160,13 +206,6 @@ class ConsumeQueueTable:
         """Remove all queues, which the caller has destroyed."""
         self.queues.clear()
         self._changed.clear()
-
-    def plan_flush(self, plan: FlushPlan) -> None:
-        """Add the queues that changed since the last plan. The caller must run the plan."""
-        for queue in list(self._changed):
-            plan.add(queue.files)
-            if not queue.has_pending:
-                del self._changed[queue]
 
     def close(self) -> None:
         """Close all files."""
@@ -185,10 +224,8 @@ def _newest_first(queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, Ma
     return [(queue, file) for _, queue, file in sorted(ranked, key=lambda entry: entry[0])]
 
 
-def make_files(queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, MappedFile]]:
-    """Create the next files of queues for `adopt_file`; stop at the first error. Safe in a thread."""
-    made: list[tuple[ConsumeQueue, MappedFile]] = []
+def _make_files(queues: Iterable[ConsumeQueue], made: list[tuple[ConsumeQueue, MappedFile]]) -> None:
+    """Create the next files of queues; stop at the first error. Safe in a thread."""
     with contextlib.suppress(StoreError):  # `write_out` tries it again, and raises the error
         for queue in queues:
-            made.append((queue, queue.make_file()))  # noqa: PERF401 - files before an error must be returned
-    return made
+            made.append((queue, queue.make_file()))  # noqa: PERF401 - files before an error must be adopted

@@ -20,10 +20,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from rocketpy.errors import DiskFull
 from rocketpy_broker.store.busy import Reason
@@ -32,6 +32,8 @@ from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.message_store import MessageStore
 
 logger = logging.getLogger("rocketpy_broker.store.cleaner")
+
+T = TypeVar("T")
 
 _NAMED_QUEUES_MAX = 20
 
@@ -122,6 +124,16 @@ def count_below(ends: Sequence[int], offset: int) -> int:
     return count
 
 
+def finish(work: Generator[None, None, T]) -> T:
+    """Do all of the work now; return its result."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
 def disk_use(path: Path) -> float:
     """Return the disk usage of the file system of `path`, from 0 to 1; -1 if unknown."""
     try:
@@ -153,23 +165,24 @@ class Cleaner:
             self._use(config.commit_log_directory), self._use(queues if queues.exists() else config.root)
         )
 
-    def choose(self, use: DiskUse, now_ms: int) -> list[Deletion]:
+    def choose(self, use: DiskUse, now_ms: int) -> Generator[None, None, list[Deletion]]:
         """Remove expired files from the store; return the steps that delete them, to be run in this order.
 
-        Call `MessageStore.persist_min_offset` before the first deletion. Raises StoreError when a file cannot
-        be read; then the next call also returns the steps of this call.
+        It yields after each queue, since a broker may have many thousands. Call
+        `MessageStore.persist_min_offset` before the first deletion. Raises StoreError when a file cannot be
+        read; then the next call also returns the steps of this call.
         """
         decision = decide(self._config, use, now_ms)
         self._reject_if_full(decision, use)
         if decision.reason:
-            self._choose_log_files(decision, now_ms)
-        self._take_queue_and_index_files()
+            yield from self._choose_log_files(decision, now_ms)
+        yield from self._take_queue_and_index_files()
         steps, self._chosen = self._chosen, []
         return steps
 
     def run(self, now_ms: int) -> int:
         """Run a whole pass in this thread; return the number of its steps. Raises StoreError."""
-        steps = self.choose(self.measure(), now_ms)
+        steps = finish(self.choose(self.measure(), now_ms))
         if steps:
             self._store.persist_min_offset()
         for step in steps:
@@ -192,7 +205,7 @@ class Cleaner:
 
     # -- the commit log --------------------------------------------------------------------------
 
-    def _choose_log_files(self, decision: CleanDecision, now_ms: int) -> None:
+    def _choose_log_files(self, decision: CleanDecision, now_ms: int) -> Iterator[None]:
         files = self._store.commit_log.files
         # Only files below the checkpoint may be deleted: after power loss, recovery expects all others.
         checkpoint = self._store.checkpoint
@@ -210,7 +223,7 @@ class Cleaner:
             )  # fmt: skip
             self._take_log(count)
         if forced:
-            self._force(forced, decision)
+            yield from self._force(forced, decision)
         if decision.is_forced and not (count or forced) and not self._is_stuck:
             logger.warning("%s, and no file can be deleted; free space or add a disk", decision.reason)
         self._is_stuck = decision.is_forced and not (count or forced)
@@ -222,20 +235,25 @@ class Cleaner:
         mapped_files += self._store.commit_log.take_expired_side_files()
         self._chosen += [self._store.persist_min_offset, *(file.delete for file in mapped_files)]
 
-    def _force(self, count: int, decision: CleanDecision) -> None:
+    def _force(self, count: int, decision: CleanDecision) -> Iterator[None]:
         """Remove files that have not expired, and log the messages that are lost."""
-        self._take_queue_and_index_files()
-        queues = list(self._store.queues.queues.values())
+        yield from self._take_queue_and_index_files()
         begin = self._store.commit_log.min_offset
-        firsts = [queue.first_at(begin) for queue in queues]
+        firsts = {}
+        for queue in list(self._store.queues.queues.values()):
+            firsts[queue] = queue.first_at(begin)
+            queue.files.close_idle()
+            yield
         self._take_log(count)
-        self._take_queue_and_index_files()
+        yield from self._take_queue_and_index_files()
         end = self._store.commit_log.min_offset
-        lost = [
-            (f"{queue.topic}/{queue.queue_id} {first} to {after - 1}", after - first)
-            for queue, first in zip(queues, firsts, strict=True)
-            if (after := queue.first_at(end)) > first
-        ]
+        lost: list[tuple[str, int]] = []
+        for queue, first in firsts.items():
+            after = queue.first_at(end)
+            queue.files.close_idle()
+            if after > first:
+                lost.append((f"{queue.topic}/{queue.queue_id} {first} to {after - 1}", after - first))
+            yield
         messages = sum(number for _, number in lost)
         self._store.stats.forced_messages += messages
         logger.warning(
@@ -256,16 +274,17 @@ class Cleaner:
 
     # -- consume queues and index ----------------------------------------------------------------
 
-    def _take_queue_and_index_files(self) -> None:
+    def _take_queue_and_index_files(self) -> Iterator[None]:
         """Remove queue and index files that only point below the start of the log, if that has changed."""
         log_start = self._store.commit_log.min_offset
         if log_start == self._queues_cleaned_at:
             return
-        for queue in self._store.queues.queues.values():
+        for queue in list(self._store.queues.queues.values()):
             for file in queue.take_expired(log_start):
                 self._chosen.append(file.delete)
             queue.correct_min_offset(log_start)
             queue.files.close_idle()  # the process may have fewer file descriptors than queues
+            yield
         self._chosen += self._choose_index_files(log_start)
         self._queues_cleaned_at = log_start
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import resource
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -22,10 +22,9 @@ from rocketpy.runtime.progress import Jobs
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import PeriodicCall, Tasks
 from rocketpy_broker.store.busy import Reason
-from rocketpy_broker.store.log.flush import FlushPlan, flush_failure
+from rocketpy_broker.store.log.flush import FlushPlan, PlanLimits, flush_failure
 from rocketpy_broker.store.log.message_log import RecoveryReport
 from rocketpy_broker.store.message_store import MessageStore
-from rocketpy_broker.store.queue.queue_table import make_files
 from rocketpy_broker.store.upkeep.cleaner import Cleaner, Deletion
 
 logger = logging.getLogger("rocketpy_broker.store.driver")
@@ -34,10 +33,14 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _RETRY_S = 1.0
-_FILE_BATCH = 64
-"""Number of queue files that are created before the flush lock is released for other flushes."""
-_FILE_ROUNDS_MAX = 10
-"""Maximum number of searches for queues without a file. While files are created, new queues may appear."""
+_QUEUES_MIN = 16
+_QUEUES_MAX = 256
+"""Limits of the number of queues in a part of a thorough flush."""
+_PART_S = 0.02
+"""If a part takes less time, the next one has twice as many queues. Sends that wait for a flush wait for the
+part that runs."""
+_PLANNING_S = 0.005
+"""Time limit of the event loop for one part."""
 _LOG_INTERVAL_S = 60.0
 """A repeated failure is logged again after this time."""
 _DISPATCH_DELAY_S = 0.001
@@ -103,6 +106,7 @@ class StoreDriver:
         self._preallocating: asyncio.Task[None] | None = None
         self._saving_flushed_offset: asyncio.Task[None] | None = None
         self.cleaner = Cleaner(store)
+        self._cleaning = asyncio.Lock()
         self._undeleted: list[Deletion] = []
         """Deletions of files that retention removed from the store, and that failed or did not run yet."""
         self.jobs: Jobs = Jobs()
@@ -280,11 +284,16 @@ class StoreDriver:
         pause_ms: pause after each file. A failed deletion is tried again by the next call. Returns the number
         of steps (see `Deletion`), 0 if nothing has expired.
         """
+        async with self._cleaning:
+            return await self._clean(pause_ms)
+
+    async def _clean(self, pause_ms: int) -> int:
         if not self._is_running or self.store.failure is not None:
             return 0
         use = await self._in_thread(self._file_thread, self.cleaner.measure)
         # The store has no reference to these files, so those that are not deleted now must be kept here.
-        steps, self._undeleted = self._undeleted + self.cleaner.choose(use, self.store.clock()), []
+        chosen = await self._in_slices(self.cleaner.choose(use, self.store.clock()))
+        steps, self._undeleted = self._undeleted + chosen, []
         left, failure = deque(steps), None
         try:
             if steps:
@@ -298,6 +307,20 @@ class StoreDriver:
         if failure is not None:
             raise failure
         return len(steps)
+
+    async def _in_slices(self, work: Generator[None, None, T]) -> T:
+        """Do work in the event loop. After `_PLANNING_S`, others have a turn."""
+        clock = asyncio.get_running_loop().time
+        end = clock() + _PLANNING_S
+        while True:
+            try:
+                next(work)
+            except StopIteration as result:
+                found: T = result.value
+                return found
+            if clock() >= end:
+                await asyncio.sleep(0)
+                end = clock() + _PLANNING_S
 
     async def _delete(self, step: Deletion) -> StoreError | None:
         """Delete a file. Return the error if that fails; the next call of `clean` tries it again."""
@@ -324,33 +347,66 @@ class StoreDriver:
         """
         if self.wait_for_commit is not None:
             await self.wait_for_commit()
-        return await self._flush(thorough=False)
+        return await self._flush()
 
-    async def _flush(self, *, thorough: bool, new_files: bool = True) -> int:
+    async def _flush(self) -> int:
+        """Flush the log; return the flushed offset. Raises StoreError."""
+        await self._run_plan(self.store.plan_flush, has_log=True)
+        if self.store.dispatcher.waiting:
+            self.schedule_dispatch()
+        return self.store.flushed_offset
+
+    async def _flush_thoroughly(self) -> None:
+        """Flush all files in parts, between which other clients are served, and other flushes run.
+
+        Clients may create queues by the thousand, and each needs a call of the disk. Raises StoreError.
+        """
+        clock = asyncio.get_running_loop().time
+        begin = 0.0
+        limits = PlanLimits(_QUEUES_MIN, lambda: clock() >= begin + _PLANNING_S)
+        plans = self.store.thorough_plans(limits)
+
+        def next_plan() -> FlushPlan | None:
+            nonlocal begin
+            begin = clock()
+            return next(plans, None)
+
+        has_log = True
+        while await self._run_plan(next_plan, has_log=has_log):
+            has_log = False
+            is_fast = clock() < begin + _PART_S
+            limits.queues_max = min(2 * limits.queues_max, _QUEUES_MAX) if is_fast else _QUEUES_MIN
+            await asyncio.sleep(0)
+
+    async def _run_plan(self, make_plan: Callable[[], FlushPlan | None], *, has_log: bool) -> bool:
+        """Make a plan, run and finish it; return False if there is none. Raises StoreError.
+
+        has_log: whether it flushes the log.
+        """
         store, clock = self.store, asyncio.get_running_loop().time
         async with self._flush_lock:
             if store.failure is not None:
                 raise FlushFailed(f"the store is not flushed: {store.failure}")
             self._flush_began = begin = clock()
             try:
-                is_flushed = await self._run_flush(thorough=thorough, new_files=new_files)
+                plan, is_flushed = await self._run_flush(make_plan)
             finally:
                 self._flush_began = None
-            if is_flushed:
+            if not is_flushed:
+                return plan is not None
+            self._flushes += 1
+            seconds = clock() - begin
+            self._flush_seconds += seconds
+            self._flush_seconds_max = max(self._flush_seconds_max, seconds)
+            if has_log:
+                self._flushed_at = begin
                 if self._saving_flushed_offset is None:
                     save = self._save_flushed_offset()
                     self._saving_flushed_offset = self.tasks.spawn(save, "save of the flushed offset")
-                self._flushes += 1
-                self._flushed_at = begin
-                seconds = clock() - begin
-                self._flush_seconds += seconds
-                self._flush_seconds_max = max(self._flush_seconds_max, seconds)
-        if store.dispatcher.waiting:
-            self.schedule_dispatch()
-        return store.flushed_offset
+        return True
 
-    async def _run_flush(self, *, thorough: bool, new_files: bool) -> bool:
-        """Plan, run and finish a flush; return whether there was anything to flush. Raises StoreError.
+    async def _run_flush(self, make_plan: Callable[[], FlushPlan | None]) -> tuple[FlushPlan | None, bool]:
+        """Make, run and finish a plan; return it, and whether there was anything to flush. Raises StoreError.
 
         After a StoreError from planning, the caller may try again. Any other failure is final, because it is
         unknown what is durable.
@@ -358,9 +414,9 @@ class StoreDriver:
         store = self.store
         plan: FlushPlan | None = None
         try:
-            plan = store.plan_flush(thorough=thorough, new_files=new_files)
-            if plan.is_empty:
-                return False
+            plan = make_plan()
+            if plan is None or plan.is_empty:
+                return plan, False
             await self._in_thread(self._flush_thread, store.run_flush, plan)
             store.finish_flush(plan)
         except Exception as error:  # any failure of a flush is final, and raised as FlushFailed
@@ -372,28 +428,7 @@ class StoreDriver:
             if plan is not None:
                 store.finish_flush(plan, failure)
             raise failure from failure.__cause__
-        return True
-
-    async def _make_queue_files(self) -> bool:
-        """Create the next files of queues in a thread: thousands of them would block the loop for seconds.
-
-        Returns False if a file cannot be created. Clients may create topics faster than the disk creates
-        files. Queues that still have no file after `_FILE_ROUNDS_MAX` rounds wait for the next flush.
-        """
-        queues = self.store.queues
-        for _ in range(_FILE_ROUNDS_MAX):
-            waiting = queues.without_file()
-            if not waiting:
-                break
-            while waiting:
-                batch, waiting = waiting[:_FILE_BATCH], waiting[_FILE_BATCH:]
-                async with self._flush_lock:  # other flushes run between two batches
-                    made = await self._in_thread(self._flush_thread, make_files, batch)
-                    for queue, file in made:
-                        queues.adopt_file(queue, file)
-                if len(made) < len(batch):
-                    return False
-        return True
+        return plan, True
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
@@ -425,9 +460,7 @@ class StoreDriver:
             return
         what = "flush of queues and index" if thorough else "flush"
         try:
-            # If a file could not be created here, the flush tries it again, and reports the error.
-            new_files = thorough and not await self._make_queue_files()
-            await self._flush(thorough=thorough, new_files=new_files)
+            await (self._flush_thoroughly() if thorough else self._flush())
             self.jobs.ended(what)
         except FlushFailed:
             return  # final; `_report_failure` reported it

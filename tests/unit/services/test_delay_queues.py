@@ -171,7 +171,7 @@ def test_a_failed_write_delivers_nothing_and_the_next_all(world: World) -> None:
     for number in range(3):
         world.send(1, b"%d" % number)
     world.store.dispatch()
-    world.store.queues.write_out(lambda: None)
+    world.store.flush(thorough=True)
     world.disk.calls, world.disk.fail_at = 0, 1
     with pytest.raises(StoreError):
         world.deliver(1000)

@@ -7,7 +7,7 @@ from pathlib import Path
 from rocketpy_broker.store import ConsumeQueueConfig, MessageStore
 from rocketpy_broker.store.files.disk import OsDisk
 from rocketpy_broker.store.log.flush import flush_now
-from rocketpy_broker.store.upkeep.cleaner import Cleaner
+from rocketpy_broker.store.upkeep.cleaner import Cleaner, finish
 from tests.store_checks import check_store
 from tests.unit.store.helpers import bodies, kill, put, small_config
 
@@ -113,7 +113,7 @@ def test_retention_closes_the_queues_that_it_looks_at(tmp_path: Path) -> None:
     store.flush(thorough=True)
     cleaner = Cleaner(store)
     disk.open_most = 0
-    cleaner.choose(cleaner.measure(), store.clock())
+    finish(cleaner.choose(cleaner.measure(), store.clock()))
     assert 0 < disk.open_most < 20
     store.close()
 
@@ -127,10 +127,12 @@ def test_a_flush_looks_at_changed_queues_only(tmp_path: Path) -> None:
     store.flush(thorough=True)
     put(store, QUEUES, queue_id=7)
     put(store, QUEUES + 1, queue_id=9)
-    plan = store.plan_flush(thorough=True)
-    assert [files.directory.name for files in plan.queues] == ["commitlog", "7", "9"]
-    flush_now(store, plan)
-    assert store.plan_flush(thorough=True).is_empty
+    flushed: list[str] = []
+    for plan in store.thorough_plans():
+        flushed += [files.directory.name for files in plan.queues]
+        flush_now(store, plan)
+    assert flushed == ["commitlog", "7", "9"]
+    assert all(plan.is_empty for plan in store.thorough_plans())
     store.close()
 
 
@@ -147,5 +149,5 @@ def test_an_expired_file_is_closed_before_a_thread_deletes_it(tmp_path: Path) ->
     assert len(expired) == 2
     assert not any(file.is_open for file in expired)
     assert not any(file in file.opened for file in expired)
-    assert not store.plan_flush(thorough=True).is_empty, "the directory is synced"
+    assert any(plan.directories for plan in store.thorough_plans()), "the directory is synced"
     store.queues.close()

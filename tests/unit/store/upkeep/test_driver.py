@@ -10,12 +10,20 @@ from pathlib import Path
 import pytest
 
 from rocketpy.errors import FlushFailed, StoreError
-from rocketpy_broker.store import CommitLogConfig, FlushConfig, FlushDiskType, MessageStore
+from rocketpy_broker.store import (
+    CommitLogConfig,
+    ConsumeQueueConfig,
+    FlushConfig,
+    FlushDiskType,
+    MessageStore,
+)
 from rocketpy_broker.store.files.checkpoint import CHECKPOINT_BYTES, Checkpoint
 from rocketpy_broker.store.files.disk import OsDisk
 from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
+from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 from tests.background import Bug, assert_logged, kill
+from tests.turns import Turns
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import bodies, message, small_config
 from tests.waiting import LIMIT_S, until
@@ -432,3 +440,100 @@ async def test_files_are_closed_and_unlocked_even_if_closing_fails(
     again = MessageStore(driver.store.config)
     again.open()
     again.close()
+
+
+class FewDescriptors(OsDisk):
+    """Opens queue files while fewer than `limit` files are open. Notes flushes and their threads."""
+
+    def __init__(self, limit: int = 60) -> None:
+        self.limit = limit
+        self.names: dict[int, str] = {}
+        self.flushed: list[str] = []
+        self.loop_thread = threading.get_ident()
+        self.in_loop: list[str] = []
+
+    def _opened(self, handle: int, path: Path) -> int:
+        self.names[handle] = path.parent.parent.parent.name
+        return handle
+
+    def _check(self, path: Path) -> None:
+        if len(self.names) >= self.limit and "consumequeue" in path.parts:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        """See `Disk`."""
+        self._check(path)
+        return self._opened(super().open(path, create=create), path)
+
+    def create(self, path: Path, size: int) -> int:
+        """See `Disk`."""
+        self._check(path)
+        return self._opened(super().create(path, size), path)
+
+    def close(self, handle: int) -> None:
+        """See `Disk`."""
+        del self.names[handle]
+        super().close(handle)
+
+    def fdatasync(self, handle: int) -> None:
+        """See `Disk`."""
+        self.flushed.append(self.names[handle])
+        if threading.get_ident() == self.loop_thread:
+            self.in_loop.append(self.names[handle])
+        super().fdatasync(handle)
+
+
+async def test_the_loop_flushes_no_queue(tmp_path: Path) -> None:
+    """With 20,000 queues, a broker served no client while it flushed and closed their files."""
+    disk = FewDescriptors()
+    flush = FlushConfig(commit_log_interval_ms=60_000, consume_queue_interval_ms=20)
+    queues = ConsumeQueueConfig(handles_max=30, pending_bytes_max=20)
+    store = MessageStore(small_config(tmp_path, flush=flush, consume_queue=queues), disk=disk)
+    driver = StoreDriver(store)
+    await driver.start()
+    for number in range(600):
+        store.put_message(message(number, queue_id=number % 200))
+        store.dispatch()
+    assert len(disk.names) >= 60, "the queues need more files than there are"
+    await until(lambda: store.checkpoint.dispatched_offset == store.max_physical_offset)
+    assert disk.in_loop == []
+    assert disk.flushed.count("consumequeue") >= 200
+    await driver.close()
+    again = MessageStore(small_config(tmp_path, consume_queue=queues))
+    assert again.open().clean
+    assert [again.max_offset_in_queue("T", queue_id) for queue_id in range(200)] == [3] * 200
+    again.close()
+
+
+async def test_a_flush_of_many_queues_lets_others_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sends that wait for a flush, and all clients, would wait until 20,000 queues are flushed."""
+    disk = FewDescriptors(limit=2000)
+    flush = FlushConfig(commit_log_interval_ms=60_000, consume_queue_interval_ms=60_000)
+    store = MessageStore(small_config(tmp_path, flush=flush), disk=disk)
+    driver = StoreDriver(store)
+    await driver.start()
+    for number in range(1000):
+        store.put_message(message(number, queue_id=number))
+    store.dispatch()
+    writes = Turns(ConsumeQueue.write_out)
+    monkeypatch.setattr(ConsumeQueue, "write_out", lambda queue: writes(queue))  # noqa: PLW0108 - a method
+    flushing = asyncio.create_task(driver._flush_thoroughly())
+    await until_flushed(disk, 20)
+    store.put_message(message(1000))
+    before = len(disk.flushed)
+    await driver.flush()
+    assert len(disk.flushed) - before <= 300
+    assert not flushing.done()
+    await flushing
+    writes.stop()
+    assert writes.total >= 1000
+    assert writes.longest <= 256
+    await driver.close()
+
+
+async def until_flushed(disk: FewDescriptors, count: int) -> None:
+    """Wait until queues were flushed."""
+    while disk.flushed.count("consumequeue") < count:  # noqa: ASYNC110 - a thread flushes them
+        await asyncio.sleep(0)

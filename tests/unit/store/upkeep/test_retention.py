@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from rocketpy.errors import ConfigInvalid, DiskFull, StoreError
 from rocketpy_broker.handlers.admin import drop_unused_queues
 from rocketpy_broker.store import FlushConfig, IndexConfig, MessageStore, RetentionConfig
+from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 from rocketpy_broker.store.queue.queue_reader import GetMessageStatus
 from rocketpy_broker.store.upkeep.cleaner import (
     Cleaner,
@@ -25,6 +28,7 @@ from rocketpy_broker.store.upkeep.cleaner import (
 )
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 from tests.store_checks import check_store
+from tests.turns import Turns
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import bodies, message, put, small_config
 from tests.waiting import until
@@ -264,6 +268,27 @@ async def test_the_driver_cleans(tmp_path: Path) -> None:
     await driver.start()
     await until(lambda: len(list((tmp_path / "commitlog").iterdir())) == 1)
     assert again.min_physical_offset > 0
+    await driver.close()
+
+
+async def test_others_run_while_many_queues_are_cleaned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker with 20,000 queues searched all their files at once, each time that the log began later."""
+    store = MessageStore(small_config(tmp_path))
+    driver = StoreDriver(store)
+    await driver.start()
+    for number in range(300):
+        put(store, number, queue_id=number)
+    loop, times = asyncio.get_running_loop(), itertools.count()
+    searches = Turns(ConsumeQueue.correct_min_offset)
+    monkeypatch.setattr(ConsumeQueue, "correct_min_offset", lambda *args: searches(*args))  # noqa: PLW0108
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "time", lambda: next(times) / 1000)  # each queue takes 1 ms
+        await driver.clean()
+    searches.stop()
+    assert searches.total == 300
+    assert searches.longest <= 10
     await driver.close()
 
 
