@@ -83,6 +83,11 @@ DISPATCH_BEHIND: Final = _gauge(
 DISPATCH_WAITING: Final = _gauge(
     "storage_dispatch_waiting", "{message}", "Records written that are in no queue yet"
 )
+DAMAGED_READS: Final = _counter(
+    "storage_damaged_reads_total",
+    "{read}",
+    "Reads that failed because of a damaged record, or a damaged unit of a consume queue",
+)
 FORCED_DELETIONS: Final = _counter(
     "storage_unexpired_messages_deleted_total",
     "{message}",

@@ -193,6 +193,7 @@ def _storage(store: MessageStore, health: StoreHealth) -> Iterator[tuple[Metric,
     yield catalog.FLUSH_MAX, _single_value(health.flush_seconds_max)
     yield catalog.DISPATCH_BEHIND, _single_value(store.dispatch_behind_bytes)
     yield catalog.DISPATCH_WAITING, _single_value(health.dispatch_waiting)
+    yield catalog.DAMAGED_READS, _single_value(store.stats.damaged_reads)
     yield catalog.FORCED_DELETIONS, _single_value(store.stats.forced_messages)
     earliest_ms = store.earliest_store_time()
     yield catalog.RESERVE_TIME, _single_value(store.clock() - earliest_ms if earliest_ms > 0 else 0)

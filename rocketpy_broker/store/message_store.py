@@ -17,10 +17,11 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from rocketpy.errors import DiskFull, FlushFailed, StoreError
+from rocketpy.errors import DiskFull, FlushFailed, StoreDamaged, StoreError
 from rocketpy.protocol.message.batch import BatchColumns
 from rocketpy.protocol.message.delays import DelayLevels
 from rocketpy.protocol.message.record import is_intact
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy_broker.store.busy import OverloadDetector, Reason, StoreBusy
 from rocketpy_broker.store.config import FlushDiskType, StoreConfig
 from rocketpy_broker.store.files.checkpoint import Checkpoint, CheckpointFile, DispatchProgress
@@ -106,6 +107,7 @@ class MessageStore:
         self._thorough_flushes = 0
         """Number of thorough flushes that have begun. Only the newest one may save its checkpoint."""
         self.overload_detector = OverloadDetector(config.busy)
+        self._damage_log = RateLimitedLog(logger)
 
     # -- opening and closing ---------------------------------------------------------------------
 
@@ -388,7 +390,12 @@ class MessageStore:
         Raises StoreError when the disk cannot be read.
         """
         queue = self._queue(topic, queue_id)
-        result = self._reader.read(queue, offset, max_count, max_bytes, tag_codes, accepts, is_over)
+        try:
+            result = self._reader.read(queue, offset, max_count, max_bytes, tag_codes, accepts, is_over)
+        except StoreDamaged as error:
+            self.stats.damaged_reads += 1
+            self._damage_log.error(f"{topic} {queue_id}", "%s", error)
+            raise
         self.stats.count_read(result.count)
         return result
 

@@ -34,8 +34,8 @@ class _Sample(NamedTuple):
 class StoreStats:
     """Counters of one store. Times in ms."""
 
-    __slots__ = ("_samples", "dispatch_waiting_max", "forced_messages", "found", "missed", "put_bytes",
-                 "put_ms_max", "put_times", "times_by_duration", "transferred")  # fmt: skip
+    __slots__ = ("_samples", "damaged_reads", "dispatch_waiting_max", "forced_messages", "found", "missed",
+                 "put_bytes", "put_ms_max", "put_times", "times_by_duration", "transferred")  # fmt: skip
 
     def __init__(self) -> None:
         self.put_times = 0
@@ -53,6 +53,8 @@ class StoreStats:
         """Messages read."""
         self.dispatch_waiting_max = 0
         """Maximum number of records that waited for dispatch at the same time."""
+        self.damaged_reads = 0
+        """Reads that failed because of a damaged record, or a damaged unit of a consume queue."""
         self.forced_messages = 0
         """Messages deleted before their time because the disk was nearly full (cleanFileForciblyEnable)."""
         self._samples: deque[_Sample] = deque(maxlen=_WINDOWS_S[-1] + 1)

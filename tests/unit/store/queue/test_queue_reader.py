@@ -161,7 +161,7 @@ def damage_offset_3(store: MessageStore, damage: str) -> None:
 @pytest.mark.parametrize("filtered_by", ["", "tag", "properties"])
 @pytest.mark.parametrize("damage", ["record", "unit"])
 def test_a_damaged_record_does_not_hide_earlier_ones(
-    store: MessageStore, damage: str, filtered_by: str
+    store: MessageStore, damage: str, filtered_by: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One bad record would hide the good messages before it, or be skipped without an error."""
     damage_offset_3(store, damage)
@@ -171,8 +171,11 @@ def test_a_damaged_record_does_not_hide_earlier_ones(
     first = store.get_message("T", 0, 0, 32, tag_codes=codes, accepts=accepts)
     assert [record.flag for record in decode_all(b"".join(first.chunks))] == [0, 1, 2]
     assert (first.status, first.next_begin_offset, first.count) == (S.FOUND, 3, 3)
-    with pytest.raises(StoreDamaged, match=r"remove .* and restart"):
-        store.get_message("T", 0, 3, 32, tag_codes=codes, accepts=accepts)
+    for _ in range(3):
+        with pytest.raises(StoreDamaged, match=r"remove .* and restart"):
+            store.get_message("T", 0, 3, 32, tag_codes=codes, accepts=accepts)
+    assert store.stats.damaged_reads == 3
+    assert caplog.text.count("queue T/0: a unit points to") == 1  # operators learn of it, once
     behind = store.get_message("T", 0, 4, 32, tag_codes=codes, accepts=accepts)
     assert [record.flag for record in decode_all(b"".join(behind.chunks))] == [4, 5]
     store.close()
