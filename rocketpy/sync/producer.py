@@ -39,7 +39,7 @@ SyncLocalTransaction = Callable[[Message], LocalTransactionState]
 SyncCheck = Callable[[MessageExt], LocalTransactionState]
 
 
-class Where(TypedDict, total=False):
+class QueueOptions(TypedDict, total=False):
     """The queue of a message, as in `rocketpy.Producer.send`."""
 
     queue: MessageQueue | None
@@ -47,13 +47,13 @@ class Where(TypedDict, total=False):
     arg: object
 
 
-class SendOptions(Where, total=False):
+class SendOptions(QueueOptions, total=False):
     """Keyword arguments of `rocketpy.Producer.send`."""
 
     timeout_ms: int | None
 
 
-class RequestOptions(Where, total=False):
+class RequestOptions(QueueOptions, total=False):
     """Keyword arguments of `rocketpy.Producer.request`."""
 
     timeout_ms: int
@@ -153,12 +153,12 @@ class Producer(methods.Producer):
         self._run(self._inner.flush())
         wait(self._in_flight.copy())
 
-    def send_oneway(self, message: Message, **where: Unpack[Where]) -> None:
+    def send_oneway(self, message: Message, **options: Unpack[QueueOptions]) -> None:
         """See `rocketpy.Producer.send_oneway`. Before that, it waits as `rocketpy.Producer.drain` does."""
 
         async def drain_and_send() -> None:
             await self._inner.drain()
-            self._inner.send_oneway(message, **where)
+            self._inner.send_oneway(message, **options)
 
         self._run(drain_and_send())
 
