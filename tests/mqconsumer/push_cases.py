@@ -25,6 +25,7 @@ from rocketpy import (
     ConsumerConfig,
     ConsumeResult,
     Later,
+    LitePullConfig,
     LitePullConsumer,
     MessageExt,
     MessageModel,
@@ -235,9 +236,14 @@ async def test_compressed_bodies(place: Place) -> None:
         found = (await pull.pull(queue, 0)).messages
     assert [one.body for one in found] == seen.bodies == bodies
     assert all(one.sys_flag & MessageSysFlag.COMPRESSED for one in seen.messages + found)
-    async with PullConsumer(group("zip"), place.namesrv, config=ConsumerConfig(max_body_bytes=9999)) as small:
+    async with (
+        PullConsumer(group("zip"), place.namesrv, config=ConsumerConfig(max_body_bytes=9999)) as small,
+        LitePullConsumer(group("zip"), place.namesrv, config=LitePullConfig(max_body_bytes=9999)) as member,
+    ):
         (first, *_) = (await small.pull(queue, 0)).messages
-    assert "9999 allowed" in str(first.decode_error)
+        looked_up = [await one.view_message(first.offset_message_id) for one in (small, member)]
+        looked_up += [await one.view_message(first.message_id, topic) for one in (small, member)]
+    assert all("9999 allowed" in str(one.decode_error) for one in (first, *looked_up))
     assert zlib.decompress(first.body) == bodies[0]
 
 
