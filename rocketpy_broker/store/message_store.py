@@ -513,6 +513,18 @@ class MessageStore:
         count, log = min(max_count, self.config.index.query_count_max), self.commit_log
         return find_by_key(self.index, self.look_message, log.store_timestamp, topic, key, count, begin, end)
 
+    def check_in_place(self) -> None:
+        """Fail the store if the log file that is written was removed or replaced. Raises StoreError.
+
+        Such a file accepts writes and flushes, but the next start does not find its messages.
+        """
+        last = next(reversed(self.commit_log.files.mapped_files), None)
+        if last is not None and not last.is_in_place():
+            text = (
+                "was removed or replaced while the broker runs; acknowledged messages may be lost. Look for"
+            )
+            self.fail(StoreDamaged(f"{last.path} {text} an unmounted disk, then restart the broker"))
+
     # -- flushing --------------------------------------------------------------------------------
 
     def plan_flush(self) -> FlushPlan:

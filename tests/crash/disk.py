@@ -265,6 +265,9 @@ class RecordingDisk:
         assert isinstance(node, _File)
         return len(node.data)
 
+    def is_at(self, handle: int, path: Path) -> bool:
+        return self.exists(path) and self._handles[handle] == self._need(path)
+
     def modified_ms(self, path: Path) -> int:
         node = self._nodes[self._need(path)]
         assert isinstance(node, _File)

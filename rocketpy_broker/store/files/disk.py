@@ -149,6 +149,9 @@ class Disk(Protocol):
     def modified_ms(self, path: Path) -> int:
         """Return the time of the last write, in ms since 1970."""
 
+    def is_at(self, handle: int, path: Path) -> bool:
+        """Whether an open file is the one at this path, so that it was not removed or replaced."""
+
     def extend(self, handle: int, size: int) -> None:
         """Extend the file to `size` bytes without reserving blocks."""
 
@@ -233,6 +236,13 @@ class OsDisk(Disk):
 
     def modified_ms(self, path: Path) -> int:
         return path.stat().st_mtime_ns // 1_000_000
+
+    def is_at(self, handle: int, path: Path) -> bool:
+        """See `Disk`."""
+        try:
+            return os.path.samestat(path.stat(), os.fstat(handle))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def extend(self, handle: int, size: int) -> None:
         present = os.fstat(handle).st_size

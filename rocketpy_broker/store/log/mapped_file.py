@@ -201,6 +201,11 @@ class MappedFile:
         with disk_errors("flush", self.path):
             self._disk.fdatasync(self.handle)
 
+    def is_in_place(self) -> bool:
+        """Whether the open file is still in its directory; True while it is closed. Raises StoreError."""
+        with disk_errors("look up", self.path):
+            return self._handle < 0 or self._disk.is_at(self._handle, self.path)
+
     def modified_ms(self) -> int:
         """Return the time of the last write, in ms since 1970."""
         with disk_errors("read the time of", self.path):

@@ -460,6 +460,8 @@ class StoreDriver:
             return
         what = "flush of queues and index" if thorough else "flush"
         try:
+            if thorough:
+                self.store.check_in_place()
             await (self._flush_thoroughly() if thorough else self._flush())
             self.jobs.ended(what)
         except FlushFailed:

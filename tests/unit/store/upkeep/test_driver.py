@@ -186,6 +186,30 @@ async def test_a_failed_flush_stops_the_store_with_its_reason(tmp_path: Path) ->
     await driver.close()
 
 
+@pytest.mark.parametrize("kind", ["removed", "replaced", "unmounted"])
+async def test_a_log_whose_file_is_gone_stops_the_store(tmp_path: Path, kind: str) -> None:
+    """A broker would acknowledge messages that the next start does not find, for example without its disk."""
+    driver, failures = await _start(tmp_path)
+    store = driver.store
+    store.put_message(message(1))
+    await driver.flush()
+    path = store.commit_log.files.mapped_files[-1].path
+    match kind:
+        case "removed":
+            path.unlink()
+        case "replaced":
+            copy = tmp_path / "copy"
+            copy.write_bytes(path.read_bytes())
+            copy.rename(path)
+        case "unmounted":
+            path.parent.rename(tmp_path / "elsewhere")
+    await until(lambda: bool(failures))
+    assert f"{path} was removed or replaced while the broker runs" in str(driver.health().failure)
+    with pytest.raises(StoreError, match="rejects messages"):
+        store.put_message(message(2))
+    await driver.close()
+
+
 async def test_a_write_that_cannot_be_undone_is_reported_like_a_failed_flush(tmp_path: Path) -> None:
     """The broker would reject every message without reporting that it must be restarted."""
     disk = FaultyDisk(only="pwrite", code=errno.EIO)
