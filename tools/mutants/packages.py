@@ -239,7 +239,7 @@ PACKAGES = {
         ),
     ),
     "cli": Package(
-        ROOT / "rocketpy/cli",
+        ROOT / "integrations/cli/rocketpy_cli",
         ("tests/unit/cli", "tests/integration/cli", "tests/integration/console"),
     ),
     "broker": Package(

@@ -40,6 +40,39 @@ def test_members_of_a_group_are_known() -> None:
     assert registry.producer_channels("producers") == ["one", "two"]
 
 
+def test_the_memory_of_a_client_is_that_of_its_last_heartbeat() -> None:
+    """The count would grow with each heartbeat until the client is rejected, or never reach the limit."""
+    counted = 0
+
+    def add(_channel: object, size: int) -> bool:
+        nonlocal counted
+        counted += size
+        return True
+
+    def reserved(*topics: str) -> int:
+        subscriptions = [SubscriptionData(topic=topic, sub_string="*", sub_version=1) for topic in topics]
+        data = HeartbeatData(
+            client_id="one@1",
+            producer_data_set=[ProducerData(group_name="producers")],
+            consumer_data_set=[ConsumerData(group_name="consumers", subscription_data_set=subscriptions)],
+        )
+        assert registry.reserve("one", data, language="JAVA")
+        registry.heartbeat("one", data, language="JAVA", version=333, now_ms=0)
+        return counted
+
+    registry = ClientRegistry(add)
+    small = reserved("T")
+    assert small > 0
+    assert reserved("T") == small
+    large = reserved("T", "U" * 100, "V")
+    assert large > small + 100
+    assert reserved("T") == small
+    registry.unregister("one", producer_group="producers", consumer_group="")
+    assert 0 < counted < small
+    registry.drop_channel("one")
+    assert counted == 0
+
+
 def test_unregistration_may_be_repeated() -> None:
     """QUIRKS 10: a client's shutdown would end with an error."""
     registry = ClientRegistry()

@@ -12,6 +12,7 @@ from rocketpy.protocol.message.record import Record, decode_all
 from rocketpy_broker.services.delay.queues import DelayQueues
 from rocketpy_broker.services.delay.topic_rewrite import real_queue, to_delayed_message
 from rocketpy_broker.store import MessageInner, MessageStore, RetentionConfig
+from rocketpy_broker.store.config import IndexConfig
 from rocketpy_broker.store.upkeep.cleaner import Cleaner
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import bodies, kill, put, small_config
@@ -225,3 +226,21 @@ def test_messages_of_a_lost_queue_are_delivered_to_another(world: World) -> None
     assert world.deliver(1000) == (4, None)
     assert [record.body for record in world.delivered(0)] == [b"0", b"2"]
     assert [record.body for record in world.delivered(1)] == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_an_older_copy_of_the_offsets_without_a_key_index(tmp_path: Path, enabled: bool) -> None:
+    """A broker without the key index would not start again after its newest delay offsets were lost."""
+    store = MessageStore(small_config(tmp_path, index=IndexConfig(slots=100, entries=400, enabled=enabled)))
+    with store:
+        message = MessageInner("Real", 0, b"", born_timestamp=7)
+        to_delayed_message(message, {"UNIQ_KEY": "id", "DELAY": "0"}, 1, LEVELS.level_max)
+        store.put_message(message)
+        store.dispatch()
+        queues = DelayQueues(store, LEVELS)
+        queues.load({})
+        assert queues.deliver(store.clock() + 10_000, 10)[0] == 1
+        store.dispatch()
+        again = DelayQueues(store, LEVELS)
+        again.load({})
+        assert again.skip_delivered() == {1: (1, 0) if enabled else (0, 1)}

@@ -53,3 +53,19 @@ async def test_when_it_was_committed_survives_a_restart(tmp_path: Path) -> None:
     again = ConsumerOffsets(tmp_path / "slave.json", clock=clock)
     again.load()
     assert copy(master, again) == 150
+
+
+def test_nothing_of_a_deleted_topic_is_kept(tmp_path: Path) -> None:
+    """The file would grow with each topic that is deleted; commits would count as older than those."""
+    table, slave, clock = tables(tmp_path)
+    table.commit("g", "T", 0, 100)
+    table.commit("g", "T2", 0, 100)
+    slave.merge(ConsumerOffsetSerializeWrapper.decode(table.encode(with_times=False)))
+    for offsets in (table, slave):
+        offsets.remove_topic("T")
+        assert b'"T@' not in offsets.encode(with_times=True)
+        assert b'"T2@' in offsets.encode(with_times=True)
+    clock.now -= 500  # set back meanwhile
+    table.commit("g", "T", 0, 3)
+    assert copy(table, slave) == 3
+    assert copy(table, slave, versions=False) == 3

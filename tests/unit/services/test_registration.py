@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from rocketpy.protocol.bodies import TopicConfig
+from rocketpy.protocol.bodies import TopicConfig, TopicConfigSerializeWrapper
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address
 from rocketpy_broker import NameServer, NamesrvConfig
 from rocketpy_broker.config.model import BrokerConfig, ListenConfig, RegistrationConfig
-from rocketpy_broker.services.cluster.registration import Registrar, advertised
+from rocketpy_broker.services.cluster.registration import _PART_BYTES, Registrar, advertised
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.store import StoreConfig
 from tests.waiting import until
@@ -38,13 +38,15 @@ async def name_server(address: Address) -> AsyncIterator[NameServer]:
         await server.close()
 
 
-def registrar_at(root: Path, *servers: Address, permission: int = 6) -> tuple[Registrar, TopicTable]:
+def registrar_at(
+    root: Path, *servers: Address, permission: int = 6, broker_id: int = 0, roleless_ms: int = 10_000
+) -> tuple[Registrar, TopicTable]:
     """A registrar and its topics, with the connection between them."""
     config = BrokerConfig(
         store=StoreConfig(root=root),
         name="b",
         permission=permission,
-        registration=RegistrationConfig(namesrv=servers),
+        registration=RegistrationConfig(namesrv=servers, roleless_ms=roleless_ms),
     )
     tasks = Tasks("the test")
     topics = TopicTable(config, root / "topics.json", tasks)
@@ -54,7 +56,7 @@ def registrar_at(root: Path, *servers: Address, permission: int = 6) -> tuple[Re
         tasks,
         address="10.0.0.1:10911",
         ha_address="",
-        broker_id=0,
+        broker_id=broker_id,
         on_master=lambda _address, _ha_address: None,
     )
     topics.on_change = registrar.topics_changed
@@ -123,3 +125,41 @@ def test_addresses_have_no_scheme() -> None:
     """RocketMQ's clients could not parse the address of a broker that listens with TLS."""
     assert advertised(Address.parse("tls://0.0.0.0:1"), "10.0.0.1") == "10.0.0.1:1"
     assert advertised(Address.parse("memory://b"), "10.0.0.1") == "memory://b"
+
+
+@pytest.mark.parametrize("length", [1, 127])
+def test_parts_of_a_registration_are_limited(tmp_path: Path, length: int) -> None:
+    """A name server would refuse the registration of a broker with many topics."""
+    registrar, _ = registrar_at(tmp_path, new_address())
+    names = [f"{number:x}".rjust(length, "t") for number in range(20_000)]
+    chunks = registrar._chunks(names)
+    assert [name for chunk in chunks for name in chunk] == names
+    for chunk in chunks:
+        topics = {name: TopicConfig(topic_name=name) for name in chunk}
+        assert len(TopicConfigSerializeWrapper(topic_config_table=topics).encode()) <= 1.25 * _PART_BYTES
+    assert len(chunks) <= 1 + sum(map(len, names)) // 100_000 + len(names) // 1000
+
+
+def ids(server: NameServer) -> set[int]:
+    """The ids with which brokers are registered."""
+    brokers = server.routes.cluster_info().broker_addr_table.values()
+    return {broker_id for data in brokers for broker_id in data.broker_addrs}
+
+
+@pytest.mark.parametrize("role", [-1, 1])
+async def test_a_peer_without_a_role_registers_after_a_while(
+    tmp_path: Path, role: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody could read from the last peer of a DLedger group; or a peer would lose its role again."""
+    address = new_address()
+    registrar, _ = registrar_at(tmp_path, address, broker_id=-1, roleless_ms=1)
+    async with name_server(address) as server:
+        await registrar.start()
+        assert ids(server) == set()
+        if role >= 0:
+            registrar.refresh(role)
+        await until(lambda: registrar._may_be_roleless)
+        await until(lambda: ids(server) == {role})
+        assert registrar.broker_id == role
+        assert ("has no role in its DLedger group" in caplog.text) is (role < 0)
+        await registrar.close()

@@ -24,9 +24,11 @@ from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.services.slices import Slices
 from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.files.disk import system_clock
 from rocketpy_broker.store.upkeep.driver import StoreDriver
+from tests.integration.sdk_peers import Peer
 from tests.unit.handlers.handler_server import HandlerServer, running
-from tests.unit.store.helpers import small_config
+from tests.unit.store.helpers import put, small_config
 from tests.waiting import until
 
 
@@ -155,6 +157,47 @@ async def test_a_failed_copy_is_reported_once_and_repeated(
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [record.name for record in warnings] == ["rocketpy.broker.sync"]
     assert server.address in warnings[0].getMessage()
+
+
+async def test_a_master_that_does_not_respond_is_asked_over_a_new_connection(
+    slave: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that a firewall has dropped would be used again and again."""
+    monkeypatch.setattr("rocketpy_broker.services.cluster.remoting_client._TIMEOUT_MS", 50)
+    sync = slave.sync(interval_ms=1)
+    async with Peer(lambda _channel, _request: None) as silent:
+        sync.follow(silent.address)
+        sync.start()
+        await until(lambda: silent.opened > 1)
+        await sync.close()
+        assert "did not respond in time" in sync.problem
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+async def test_queues_of_a_topic_that_its_master_lacks(master: Tables, slave: Tables, is_new: bool) -> None:
+    """A new topic would begin with the messages of the deleted one; or lose messages that just arrived.
+
+    A master of RocketMQ does not say that it deleted a topic: the slave sees that it is no longer listed.
+    """
+    await slave.topics.update(TopicConfig(topic_name="T"))
+    with slave.store as store:
+        if not is_new:
+            put(store, 0)
+        before_ms = system_clock()
+        await until(lambda: system_clock() > before_ms)
+        await master.topics.update(TopicConfig(topic_name="Other"))
+        changed_ms = system_clock()
+        await until(lambda: system_clock() > changed_ms)
+        if is_new:
+            put(store, 0)
+        store.dispatch()
+        server = master.server()
+        sync = slave.sync()
+        async with running(server):
+            sync.follow(server.address)
+            await sync.sync_all()
+            await sync.close()
+        assert ("T" in {topic for topic, _ in store.queues.queues}) is is_new
 
 
 async def test_nothing_is_copied_while_it_is_not_allowed(master: Tables, slave: Tables) -> None:

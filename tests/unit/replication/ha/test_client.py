@@ -1,6 +1,7 @@
 """A slave's side of the connection: received data, and pauses while no master accepts it."""
 
 import asyncio
+import errno
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,12 +17,15 @@ from rocketpy_broker.replication.ha.log import EpochFile, StoreSource
 from rocketpy_broker.replication.ha.server import HaServer
 from rocketpy_broker.replication.ha.settings import HaSettings
 from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.config import FlushConfig, FlushDiskType
+from rocketpy_broker.store.files.disk import Disk, OsDisk
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 from tests.unit.replication.ha.logs import MemoryLog
 from tests.unit.store.helpers import put, small_config
 from tests.waiting import LIMIT_S, until, until_collected
 
 MEMORY = Address("memory", "ha-master")
+HOUR_MS = 3_600_000
 BURST = 200
 """Messages of 2000 bytes, which a slave gets all at once over memory."""
 
@@ -33,9 +37,11 @@ async def following(
     settings: HaSettings,
     *,
     on_copied: Callable[[], None] = lambda: None,
+    flush: FlushConfig | None = None,
+    disk: Disk | None = None,
 ) -> AsyncIterator[HaClient]:
     """A slave with an empty store that does not reconnect before the test has failed."""
-    store = MessageStore(small_config(root))
+    store = MessageStore(small_config(root, flush=flush or FlushConfig()), disk=disk or OsDisk())
     driver = StoreDriver(store)
     await driver.start()
     client = HaClient(
@@ -47,7 +53,8 @@ async def following(
     try:
         yield client
     finally:
-        await client.close()
+        async with asyncio.timeout(LIMIT_S):
+            await client.close()
         await driver.close()
 
 
@@ -245,6 +252,68 @@ async def test_a_closed_slave_leaves_nothing_behind(tmp_path: Path, monkeypatch:
             closed = weakref.ref(slave)
         del slave
     await until_collected(closed)
+
+
+class UnreadableDisk(OsDisk):
+    """A real disk whose reads fail while `fails` is positive, each time one less."""
+
+    fails = 0
+
+    def pread(self, handle: int, size: int, position: int) -> bytes:
+        if self.fails:
+            self.fails -= 1
+            raise OSError(errno.EIO, "planned failure of pread")
+        return super().pread(handle, size, position)
+
+
+async def test_a_burst_is_dispatched_after_a_disk_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One failed read would hide the messages of a burst until the next frame of the master."""
+    monkeypatch.setattr("rocketpy_broker.replication.ha.client._RETRY_S", 0)
+    monkeypatch.setattr("rocketpy_broker.replication.ha.client._BACKLOG_INTERVAL_S", 3600)
+    quiet = HaSettings(heartbeat_ms=HOUR_MS, silence_ms=2 * HOUR_MS)  # no frame comes after the burst
+    disk = UnreadableDisk()
+    async with (
+        leading(tmp_path / "master", quiet) as master,
+        following(tmp_path / "slave", MEMORY, quiet, disk=disk) as slave,
+    ):
+        await copying(slave)
+        store = slave.driver.store
+        master.put(BURST)
+        await master.sends_all_to(slave)
+        assert slave._backlog_handle is not None
+        slave._backlog_handle.cancel()
+        slave._backlog.check_burst()  # which is over
+        disk.fails = 2
+        slave._schedule_backlog(0)
+        await until(lambda: store.dispatch_behind_bytes == 0)
+        assert disk.fails == 0
+        assert store.max_offset_in_queue("T", 0) == BURST
+    assert caplog.text.count("copied messages cannot be dispatched") == 2
+
+
+async def test_a_slave_that_stops_flushes_what_it_dispatches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With SYNC_FLUSH only flushed records are dispatched: a slave with a backlog would never stop."""
+    monkeypatch.setattr("rocketpy_broker.replication.ha.client._BACKLOG_INTERVAL_S", 3600)
+    monkeypatch.setattr("rocketpy_broker.store.replica.backlog._PIECE_BYTES", 8192)
+    monkeypatch.setattr("rocketpy_broker.store.replica.backlog._WAITING_MAX", 10)
+    flush = FlushConfig(
+        disk_type=FlushDiskType.SYNC_FLUSH, commit_log_interval_ms=HOUR_MS, consume_queue_interval_ms=HOUR_MS
+    )
+    async with (
+        leading(tmp_path / "master") as master,
+        following(tmp_path / "slave", MEMORY, HaSettings(), flush=flush) as slave,
+    ):
+        await copying(slave)
+        master.put(BURST)
+        await master.sends_all_to(slave)
+        assert slave._backlog.size > 0
+        async with asyncio.timeout(LIMIT_S):
+            await slave.close()
+        assert slave._backlog.size == 0
 
 
 async def test_a_slave_flushes_on_a_machine_that_runs_for_years(

@@ -143,6 +143,15 @@ async def test_a_slave_does_not_give_way_to_strangers(monkeypatch: pytest.Monkey
             assert server.connected.connections == 1
 
 
+async def test_ended_connections_do_not_count() -> None:
+    """Connections that ended long ago would count as pending, and be closed again when the role changes."""
+    async with served(HaSettings()) as (server, address):
+        for _ in range(3):
+            with socket.create_connection((address.host, address.port)):
+                await until(lambda: list(server._unjoined))
+            await until(lambda: not list(server._unjoined))
+
+
 async def test_a_slave_that_hangs_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each hanging slave would occupy a socket and a buffer: after 64, no slave is accepted."""
     monkeypatch.setattr("rocketpy_broker.replication.ha.server._TICK_S", 0.02)
