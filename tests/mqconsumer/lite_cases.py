@@ -10,8 +10,16 @@ from typing import Any
 
 import pytest
 
-from rocketpy import AdminClient, ClientConfig, LitePullConfig, LitePullConsumer, MessageModel, Sql
-from rocketpy.errors import ConfigInvalid
+from rocketpy import (
+    AdminClient,
+    ClientConfig,
+    LitePullConfig,
+    LitePullConsumer,
+    MessageModel,
+    MessageQueue,
+    Sql,
+)
+from rocketpy.errors import ClientClosed, ConfigInvalid, UsageError
 from rocketpy.protocol.codes import RequestCode
 from tests.mqconsumer.group import (
     FIRST,
@@ -71,6 +79,8 @@ async def test_lite_poll(place: Place) -> None:
             assert await polled(consumer, *bodies) == Counter(bodies)
             if turn:
                 assert await consumer.poll() == await consumer.poll(10) == []
+            with pytest.raises(UsageError, match="max_count is 0"):
+                await consumer.poll(max_count=0)
     consumer = polling(place)
     consumer.subscribe(topic)
     found: list[bytes] = []
@@ -80,6 +90,8 @@ async def test_lite_poll(place: Place) -> None:
             if len(found) == 4:
                 await consumer.close()
     assert found == bodies
+    with pytest.raises(ClientClosed):
+        await consumer.poll()
 
 
 async def test_lite_seek(place: Place) -> None:
@@ -101,6 +113,9 @@ async def test_lite_seek(place: Place) -> None:
         assert await polled(consumer, b"new") == Counter((b"new",))
         with pytest.raises(ConfigInvalid, match="0 to 6"):
             await consumer.seek(queue, 7)
+        other = MessageQueue(topic, queue.broker_name, 1)
+        with pytest.raises(ConfigInvalid, match="is not assigned to"):
+            await consumer.seek(other, 0)
 
 
 async def test_lite_pause(place: Place) -> None:

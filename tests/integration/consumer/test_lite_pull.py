@@ -21,7 +21,6 @@ from rocketpy import (
     MessageQueue,
     Producer,
     PullConsumer,
-    Sql,
     sync,
 )
 from rocketpy.consumer.config import PushConfig
@@ -113,35 +112,6 @@ async def test_another_task_may_poll_after_the_end_of_a_poll(cluster: EmbeddedCl
         await other
 
 
-async def test_subscribed_queues_are_polled(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """A polling consumer would miss messages, get them twice, or get messages of other topics."""
-    consumer = make(cluster)
-    consumer.subscribe("T", Sql("n < 8"))
-    async with consumer:
-        for number in range(12):
-            await producer.send(Message("T", b"%d" % number, properties={"n": str(number)}))
-        found = await poll_until(consumer, 8)
-        assert Counter(message.body for message in found) == Counter(b"%d" % number for number in range(8))
-        assert await consumer.poll(timeout_ms=50) == []
-        assert set(consumer.assignment) == set(QUEUES)
-
-
-async def test_messages_are_iterated(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """The loop over a consumer would end before it is closed, or not end then."""
-    sent = await send(producer, *texts("each", 40))
-    consumer = make(cluster)
-    consumer.subscribe("T")
-    seen: list[bytes] = []
-    async with consumer:
-        async for message in consumer:
-            seen.append(message.body)
-            if len(seen) == 40:
-                await consumer.close()
-    assert Counter(seen) == Counter(sent)
-    with pytest.raises(ClientClosed):
-        await consumer.poll()
-
-
 async def test_iteration_needs_a_start(cluster: EmbeddedCluster) -> None:
     """A program that forgot the start would end at once, as if all had been consumed."""
     with pytest.raises(ClientClosed, match="not started"):
@@ -161,69 +131,6 @@ async def test_a_consumer_is_bound_to_its_event_loop(cluster: EmbeddedCluster) -
     async with consumer:
         await asyncio.to_thread(asyncio.run, use())
         assert await consumer.poll(timeout_ms=1) == []
-
-
-async def test_the_last_polled_messages_are_not_committed(
-    cluster: EmbeddedCluster, producer: Producer
-) -> None:
-    """Messages in the hands of an application that dies would be lost."""
-    await send(producer, *texts("hand", 4))
-    first = make(cluster)
-    first.subscribe("T")
-    async with first:
-        assert len(await poll_until(first, 4)) == 4
-    again = make(cluster)
-    again.subscribe("T")
-    async with again:
-        left = await poll_until(again, 1)
-        assert {message.body for message in left} <= {text.encode() for text in texts("hand", 4)}
-        await poll_until(again, 0)
-        await again.commit()
-
-
-async def test_only_commit_stores_offsets_if_configured(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """An application that commits with its own transaction would find offsets stored before."""
-    await send(producer, *texts("own", 8))
-    consumer = make(cluster, auto_commit=False, persist_interval_ms=20)
-    consumer.subscribe("T")
-    async with consumer:
-        await poll_until(consumer, 8)
-        await consumer.poll(timeout_ms=100)
-        assert committed(cluster) == 0
-        await consumer.commit()
-        assert committed(cluster) == 8
-        assert [await consumer.committed(queue) for queue in QUEUES] == [2, 2, 2, 2]
-        await consumer.commit({QUEUES[0]: 1})
-        assert committed(cluster) == 7
-
-
-async def test_assigned_queues_and_seeking(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """An application that manages its offsets would be moved by others, or start at a wrong offset."""
-    queue = QUEUES[1]
-    for text in texts("seek", 10):
-        await producer.send(Message("T", text.encode()), queue=queue)
-    consumer = make(cluster)
-    await consumer.assign([queue])
-    with pytest.raises(ConfigInvalid, match="assign"):
-        consumer.subscribe("T")
-    async with consumer:
-        assert consumer.assignment == (queue,)
-        assert await consumer.fetch_queues("T") == tuple(QUEUES)
-        assert len(await poll_until(consumer, 10)) == 10
-        await consumer.seek(queue, 7)
-        assert consumer.position(queue) == 7
-        assert [message.queue_offset for message in await poll_until(consumer, 3)] == [7, 8, 9]
-        await consumer.seek_to_begin(queue)
-        assert (await poll_until(consumer, 10))[0].queue_offset == 0
-        await consumer.seek_to_end(queue)
-        await producer.send(Message("T", b"new"), queue=queue)
-        assert [message.body for message in await poll_until(consumer, 1)] == [b"new"]
-        with pytest.raises(ConfigInvalid, match="0 to 11"):
-            await consumer.seek(queue, 12)
-        with pytest.raises(ConfigInvalid, match="is not assigned to"):
-            await consumer.seek(QUEUES[0], 0)
-        await consumer.assign([QUEUES[0]])
-        assert consumer.assignment == (QUEUES[0],)
 
 
 @pytest.mark.usefixtures("producer")  # keeps the shared connections open
@@ -275,20 +182,6 @@ async def test_a_queue_that_is_assigned_twice_at_once_is_pulled_once(
             await producer.send(Message("T", text.encode()), queue=queue)
         assert [message.queue_offset for message in await poll_until(consumer, 3)] == [0, 1, 2]
         assert await consumer.poll(timeout_ms=100) == []
-
-
-async def test_paused_queues_wait(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """A paused queue would still deliver messages, or block the others."""
-    consumer = make(cluster)
-    await consumer.assign(QUEUES[:2])
-    async with consumer:
-        consumer.pause([QUEUES[0]])
-        for queue in QUEUES[:2]:
-            await producer.send(Message("T", str(queue.queue_id).encode()), queue=queue)
-        assert [message.body for message in await poll_until(consumer, 1)] == [b"1"]
-        assert await consumer.poll(timeout_ms=100) == []
-        consumer.resume()
-        assert [message.body for message in await poll_until(consumer, 1)] == [b"0"]
 
 
 async def test_pollers_share_a_topic(cluster: EmbeddedCluster, producer: Producer) -> None:

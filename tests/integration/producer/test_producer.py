@@ -30,7 +30,6 @@ from rocketpy.consumer.fetch.consumer_api import PullResponse
 from rocketpy.errors import BrokerError, ClientClosed, MessageInvalid, MessageTooLarge, RouteNotFound
 from rocketpy.protocol.message.record import decode_all
 from rocketpy_broker.embedded import EmbeddedCluster
-from tests.waiting import LIMIT_S
 
 
 @pytest.fixture(params=["tcp", "memory"])
@@ -87,27 +86,6 @@ async def test_all_fields_of_a_message_are_received(producer: Producer, consumer
     assert await consumer.min_offset(result.queue) == 0
 
 
-async def test_every_way_to_send(producer: Producer, consumer: PullConsumer) -> None:
-    """One of the four ways would lose messages."""
-    bodies = [b"body %d" % number for number in range(40)]
-    results = [await producer.send(Message("Ways", body)) for body in bodies[:10]]
-    results += await asyncio.gather(*[producer.send_nowait(Message("Ways", body)) for body in bodies[10:20]])
-    results += await producer.send_batch([Message("Ways", body) for body in bodies[20:30]])
-    for body in bodies[30:]:
-        producer.send_oneway(Message("Ways", body))
-    assert [message.body for message in await read_back(consumer, results)] == bodies[:30]
-
-    async def read_all() -> set[bytes]:
-        pulls = [await consumer.pull(queue, 0, 100) for queue in await consumer.fetch_queues("Ways")]
-        return {message.body for pulled in pulls for message in pulled.messages}
-
-    async with asyncio.timeout(LIMIT_S):
-        while len(found := await read_all()) < 40:
-            pass  # the oneway message has been written, but may not be stored yet
-    assert found == set(bodies)
-    assert len({result.message_id for result in results}) == 30
-
-
 async def test_a_resent_message_keeps_its_unique_id(producer: Producer, consumer: PullConsumer) -> None:
     """Consumers that check the unique id would handle a message twice that was resent after an error."""
     mine = new_unique_id()
@@ -139,21 +117,6 @@ async def test_a_new_topic_gets_four_queues_that_take_turns(
     assert sorted(result.queue.queue_id for result in results) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert len(await consumer.fetch_queues("Fresh")) == 4
     assert await producer.fetch_publish_message_queues("Fresh") == await consumer.fetch_queues("Fresh")
-
-
-async def test_a_given_queue_keeps_the_order(producer: Producer, consumer: PullConsumer) -> None:
-    """Events of one order would overtake each other."""
-    queue = (await producer.send(Message("Ordered", b"first"))).queue
-    sends = [producer.send_nowait(Message("Ordered", b"%d" % number), queue=queue) for number in range(100)]
-    results = await asyncio.gather(*sends)
-    assert {result.queue for result in results} == {queue}
-    pulled = await consumer.pull(queue, 1, 200)
-    bodies = [message.body for message in pulled.messages]
-    async with asyncio.timeout(LIMIT_S):
-        while len(bodies) < 100:
-            pulled = await consumer.pull(queue, pulled.next_offset, 200)
-            bodies += [message.body for message in pulled.messages]
-    assert bodies == [b"%d" % number for number in range(100)]
 
 
 @pytest.mark.parametrize(("batching", "queues"), [(True, 2), (False, 4)])
@@ -297,16 +260,6 @@ async def test_a_message_is_found_by_its_broker_id() -> None:
             await consumer.view_message(result.offset_message_id[:16] + f"{1 << 20:016X}")
 
 
-async def test_two_brokers_share_a_topic() -> None:
-    """A second broker would get nothing."""
-    async with (
-        EmbeddedCluster(brokers=2, transport="memory") as cluster,
-        Producer("senders", cluster.namesrv_address) as producer,
-    ):
-        results = [await producer.send(Message("Shared", b"x")) for _ in range(16)]
-        assert {result.queue.broker_name for result in results} == {"broker-a", "broker-b"}
-
-
 async def test_sends_avoid_a_dead_broker() -> None:
     """While one of two brokers is offline, half of all sends would fail."""
     config = ProducerConfig(retry=RetryConfig(pause_ms=1))
@@ -319,14 +272,6 @@ async def test_sends_avoid_a_dead_broker() -> None:
         await cluster.brokers[0].close()
         results = [await producer.send(Message("Failover", b"x")) for _ in range(16)]
         assert {result.queue.broker_name for result in results} == {"broker-b"}
-
-
-async def test_a_message_that_is_too_large_is_rejected_before_it_is_sent(producer: Producer) -> None:
-    """The broker would cut the connection, and every other send on it would fail."""
-    with pytest.raises(MessageTooLarge, match="4194305 bytes; 4194304"):
-        await producer.send(Message("Big", bytes(4 * 1024 * 1024 + 1)))
-    with pytest.raises(MessageTooLarge):
-        await producer.send_batch([Message("Big", b"x"), Message("Big", bytes(4 * 1024 * 1024 + 1))])
 
 
 async def test_a_topic_without_a_broker() -> None:
