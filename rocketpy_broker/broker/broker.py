@@ -419,7 +419,11 @@ class Broker:
         self.metrics.start()
 
     def _runtime_info(self) -> dict[str, str]:
-        return self.consumers.runtime_info() | self._replication.info()
+        health = self.health()
+        problems = [health.failure, *health.stalled, *health.registration_problems, health.tls_problem]
+        text = "; ".join(filter(None, problems))
+        table = {"brokerProblem": text} if text else {}
+        return self.consumers.runtime_info() | self._replication.info() | table
 
     def _state(self) -> BrokerState:
         health = self.health()

@@ -273,6 +273,16 @@ async def test_a_disk_that_is_too_full(cluster: EmbeddedCluster) -> None:
     assert "fileReservedTime" in line.remedy
 
 
+async def test_a_broker_that_is_not_ready(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker whose offsets are not saved would seem healthy, unless somebody asks its metrics port."""
+    jobs = cluster.brokers[0].consumers.offsets.jobs
+    monkeypatch.setattr(jobs, "problems", lambda: ["save of consumer offsets has failed for 61 s: no disk"])
+    report = await examine(cluster.namesrv_address)
+    line = report.of("health", "problem")
+    assert report.status == 1
+    assert line.text == "save of consumer offsets has failed for 61 s: no disk"
+
+
 async def test_a_master_that_is_gone(tmp_path: Path) -> None:
     """A lost master would go unnoticed by consumers, which continue with the slave."""
     async with pair(tmp_path) as place:

@@ -86,6 +86,8 @@ async def check_brokers(
         if state is not None
     }
     for broker, state in states.items():
+        if problem := state.table.get("brokerProblem"):
+            findings.problem("health", broker.subject, problem, "See its log; its /readyz says the same")
         _check_clock(findings, broker, state)
         _check_disk(findings, broker, state, disk_percent)
         _check_version(findings, broker, state)
