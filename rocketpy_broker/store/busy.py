@@ -26,9 +26,11 @@ class Reason(IntEnum):
     FAILURE = 0
     """The store failed, or is not open."""
     DISK_FULL = 1
-    BUSY = 2
+    NOT_MARKED = 2
+    """The disk was full at the start, so the file `abort` does not exist yet."""
+    BUSY = 3
     """The store cannot keep up."""
-    SLAVE = 3
+    SLAVE = 4
     """This broker is a slave, or not the leader of its DLedger group."""
 
 

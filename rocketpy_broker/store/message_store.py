@@ -114,7 +114,9 @@ class MessageStore:
     def open(self) -> RecoveryReport:
         """Create the directory if it is missing, lock it, and recover its files. May take minutes.
 
-        Raises StoreLocked, StoreDamaged, DiskFull, StoreError; then the store is closed.
+        After a clean stop, a full disk does not prevent the start: the store can be read, and rejects
+        messages until `StoreDriver` finds space. Raises StoreLocked, StoreDamaged, DiskFull, StoreError; then
+        the store is closed.
         """
         make_durable_dir(self.disk, self.config.root)
         self._lock.acquire()
@@ -134,7 +136,11 @@ class MessageStore:
         clean = not self.disk.exists(self._abort_path) and not was_running
         self._saved_checkpoint = dataclasses.replace(self.checkpoint)
         flushed, dispatched = self.checkpoint.flushed_offset, self.checkpoint.dispatched_offset
-        self._mark_open()
+        try:
+            self.mark_open()
+        except DiskFull as error:
+            logger.error("messages can be read; none is accepted until the disk has space: %s", error)
+            self.reject(Reason.NOT_MARKED, error)
         if not clean and flushed >= 0:
             # The checkpoint may be only in the page cache; it must be durable before files are deleted.
             self.checkpoint_file.save(self.checkpoint)
@@ -176,8 +182,12 @@ class MessageStore:
         except (StoreError, OSError) as error:
             logger.warning("checksums of consume queues are not saved: %s", error)
 
-    def _mark_open(self) -> None:
-        """Create the file `abort`, before any other change. A clean stop removes it."""
+    def mark_open(self) -> None:
+        """Create the file `abort`, before any message is written. A clean stop removes it.
+
+        Without it, RocketMQ would take a crash for a clean stop; this store also sees it in the checkpoint.
+        Raises DiskFull, StoreError.
+        """
         with disk_errors("create", self._abort_path):
             self.disk.close(self.disk.open(self._abort_path, create=True))
             self.disk.fsync_dir(self.config.root)

@@ -290,6 +290,10 @@ class StoreDriver:
     async def _clean(self, pause_ms: int) -> int:
         if not self._is_running or self.store.failure is not None:
             return 0
+        if self.store.rejection(Reason.NOT_MARKED) is not None:
+            await self._in_thread(self._file_thread, self.store.mark_open)
+            self.store.reject(Reason.NOT_MARKED, None)
+            logger.warning("messages are accepted: the disk has space again")
         use = await self._in_thread(self._file_thread, self.cleaner.measure)
         # The store has no reference to these files, so those that are not deleted now must be kept here.
         chosen = await self._in_slices(self.cleaner.choose(use, self.store.clock()))

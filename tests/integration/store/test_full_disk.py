@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from rocketpy import Message, Producer, ProducerConfig, RetryConfig, SendResult
+from rocketpy.errors import BrokerError
 from rocketpy_broker.embedded import EmbeddedCluster
+from rocketpy_broker.store.busy import Reason
 from tests.integration.sdk_groups import Seen, consuming
 from tests.waiting import until
 
@@ -33,7 +35,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("mounting a small file system needs root")
     place = tmp_path / "disk"
     place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", place], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m,nr_inodes=300", "tmpfs", place], check=True)
     yield place
     subprocess.run(["umount", place], check=True)
 
@@ -139,3 +141,45 @@ async def test_forced_deletion_is_the_operators_choice(
         assert len(await consumed(cluster, len(sent) - lost)) == len(sent) - lost
     texts = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert any(f"{lost} messages of 4 queues" in text and "before fileReservedTime" in text for text in texts)
+
+
+def use_all_inodes(directory: Path) -> list[Path]:
+    """Create empty files until the file system has no inode left; return them."""
+    found: list[Path] = []
+    try:
+        while True:
+            path = directory / f"file{len(found)}"
+            path.touch()
+            found.append(path)
+    except OSError:
+        return found
+
+
+@pytest.mark.parametrize("lacks", ["bytes", "inodes"])
+async def test_a_broker_starts_on_a_full_disk(small_disk: Path, lacks: str) -> None:
+    """After a restart nobody could read the messages, until an operator found something to delete."""
+    root = small_disk / "store"
+    settings = {**SETTINGS, "cleanResourceInterval": "50"}
+    config = ProducerConfig(retry=RetryConfig(times=0))
+    async with (
+        EmbeddedCluster(root, settings=settings) as cluster,
+        Producer("senders", cluster.namesrv_address) as producer,
+    ):
+        await producer.send(Message("T", b"first"))
+        assert await consumed(cluster, 1) == [b"first"]
+    (small_disk / "other").touch()
+    others = use_all_inodes(small_disk) if lacks == "inodes" else []
+    fill(small_disk / "other")
+    async with EmbeddedCluster(root, settings=settings) as cluster:
+        store = cluster.brokers[0].store
+        assert await consumed(cluster, 1, "another") == [b"first"]
+        await until(lambda: store.rejection(Reason.NOT_MARKED) or store.disk_full)
+        async with Producer("senders", cluster.namesrv_address, config=config) as producer:
+            with pytest.raises(BrokerError, match=r"No space left|% full, above 90%"):
+                await producer.send(Message("T", b"refused"))
+            for path in (small_disk / "other", *others):
+                path.unlink()
+            await until(lambda: store.rejection(Reason.NOT_MARKED) is None and store.disk_full is None)
+            assert (root / "abort").exists()
+            await producer.send(Message("T", b"second"))
+        assert await consumed(cluster, 2, "third") == [b"first", b"second"]
