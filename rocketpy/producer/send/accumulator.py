@@ -78,7 +78,8 @@ class Accumulator:
         self._max_count = config.max_gathered
         self._linger_s = config.linger_ms / 1000
         self._loop = asyncio.get_running_loop()
-        self._open: dict[TopicPublishInfo | MessageQueue, _OpenBatch] = {}
+        self.open: dict[TopicPublishInfo | MessageQueue, _OpenBatch] = {}
+        """The open batches: of a topic, or of a queue that the callers chose."""
         self._timer: asyncio.Handle | None = None
         self.last_batch_was_single: bool = not self._linger_s
 
@@ -93,7 +94,7 @@ class Accumulator:
     ) -> None:
         """Add a send to a batch. Raises MessageTooLarge for its properties, and ClientClosed."""
         other_properties = self.encoder.other_properties(message, event)
-        batch = self._open.get(publish_info if queue is None else queue)
+        batch = self.open.get(publish_info if queue is None else queue)
         size = len(message.body)
         wire_bytes = size + len(other_properties) * 4 + _RECORD_BYTES
         if (
@@ -122,16 +123,16 @@ class Accumulator:
 
     def flush_topic(self, publish_info: TopicPublishInfo) -> None:
         """Send the open batches of one topic."""
-        keys = [key for key, batch in self._open.items() if batch.send.publish_info is publish_info]
-        self._send([self._open.pop(key) for key in keys])
+        keys = [key for key, batch in self.open.items() if batch.send.publish_info is publish_info]
+        self._send([self.open.pop(key) for key in keys])
 
     def flush(self) -> None:
         """Send all open batches."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        batches = list(self._open.values())
-        self._open.clear()
+        batches = list(self.open.values())
+        self.open.clear()
         self._send(batches)
 
     def _new(
@@ -140,7 +141,7 @@ class Accumulator:
         """Open a batch, after sending the open batches that it must not overtake."""
         if not self._loop.is_running():
             self.check_loop()
-        if queue is None or publish_info in self._open or queue in self._open:
+        if queue is None or publish_info in self.open or queue in self.open:
             self.flush_topic(publish_info)
         messages: list[Message] = []
         futures: list[asyncio.Future[SendResult]] = []
@@ -148,7 +149,7 @@ class Accumulator:
         events: list[SendEvent] = []
         send = self.encoder.open_batch(publish_info, messages, futures, other_properties, events, queue)
         batch = _OpenBatch(send, messages, futures, other_properties, events, wait_store, timeout_ms)
-        self._open[publish_info if queue is None else queue] = batch
+        self.open[publish_info if queue is None else queue] = batch
         if self._timer is None:
             if self._linger_s:
                 self._timer = self.tasks.call_later(self._linger_s, self.flush)

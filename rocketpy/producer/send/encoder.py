@@ -17,6 +17,7 @@ from rocketpy.message.message import Message
 from rocketpy.producer.send.pending import GATHERED, PART, REPLY, SINGLE, PendingSend, SendKind
 from rocketpy.producer.send.publish_info import TopicPublishInfo
 from rocketpy.producer.send.request_template import head_text, other_properties_text, properties_text
+from rocketpy.producer.send.retry import ChooseQueue
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.message.batch import encode_batch
 from rocketpy.protocol.message.compression import compress_if_worth
@@ -83,12 +84,13 @@ class MessageEncoder:
         publish_info: TopicPublishInfo,
         message: Message,
         future: asyncio.Future[Any],
-        other_properties: str,
+        event: SendEvent | None,
         queue: MessageQueue | None,
         timeout_ms: int,
-        events: Sequence[SendEvent],
+        choose: ChooseQueue | None,
     ) -> PendingSend:
-        """Return the send of one message. other_properties: from the method of this name."""
+        """Return the send of one message. Raises MessageTooLarge for its properties."""
+        other_properties = self.other_properties(message, event)
         born_ms = time.time_ns() // 1_000_000
         now_ms = self._now_s() * 1000
         message_id = message.unique_id or self._ids.next(born_ms)
@@ -107,9 +109,12 @@ class MessageEncoder:
             now_ms,
             now_ms + timeout_ms,
             queue,
-            events,
-            flag=message.flag,
-            sys_flag=kind.flags,
+            () if event is None else (event,),
+            1,
+            message.flag,
+            kind.flags,
+            (),
+            choose,
         )
 
     def open_batch(

@@ -124,9 +124,7 @@ class Sender:
         """
         self._live[send] = None
         if ready is not None:
-            ready.add_done_callback(
-                lambda ready: self._tasks.run(self._prepared, send, ready), context=Context()
-            )
+            ready.add_done_callback(partial(self._prepared, send), context=Context())
             return
         if (send.kind is GATHERED or send.futures[0].done()) and not self._drop_cancelled(send):
             return
@@ -153,7 +151,7 @@ class Sender:
     def _prepared(self, send: PendingSend, ready: asyncio.Future[Any]) -> None:
         if not ready.cancelled() and (error := ready.exception()) is not None:
             self._tasks.fail("the preparation of a send", error)
-        self.advance(send)
+        self._tasks.run(self.advance, send)
 
     def advance(self, send: PendingSend) -> None:
         """Make the next attempt of a send, let it wait, or end it, as `retry.decide` decides."""
@@ -410,7 +408,7 @@ class Sender:
             await asyncio.wait([self._idle], timeout=timeout_ms / 1000)
         unfinished = []
         for send in list(self._live):
-            unsure = send.on_wire or any(_may_be_stored(attempt) for attempt in send.attempts)
+            unsure = send.on_response is not None or any(_may_be_stored(attempt) for attempt in send.attempts)
             outcome = Outcome.UNKNOWN if unsure else Outcome.NOT_SENT
             unfinished += [Unfinished(message, outcome) for message in send.messages]
             self._parked.pop(send, None)

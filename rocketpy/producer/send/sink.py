@@ -170,15 +170,43 @@ class BrokerSink:
         try:
             if kind.is_oneway:
                 self._write_oneway(send, channel)
-            else:
-                self._write_request(send, channel, now_ms)
+                return
+            send.on_response, send.sent_ms = self._on_response, now_ms
+            timeout_ms, window = self._attempt_timeout_ms, self._window
+            deadline_ms = send.deadline_ms
+            if timeout_ms is not None:
+                deadline_ms = min(deadline_ms, now_ms + timeout_ms)
+            if self._writes_frames:
+                opaque = channel.expect(send, deadline_ms)
+                try:
+                    frame = send.frame(opaque)
+                except BaseException:  # nothing will be sent that the waiter could wait for
+                    channel.forget(opaque)
+                    raise
+                if window.in_flight:
+                    channel.write(frame)
+                else:
+                    channel.write_now(frame)
+            else:  # for another header codec than JSON, or for RPC hooks
+                response = self.connection.put(send.command(), deadline_ms - now_ms)
+                response.add_done_callback(partial(_pass_response, send), context=Context())
         except ConnectionLost:
             # Nothing was written, so this does not count as an attempt.
+            send.on_response = None
             if self.connection.channel is channel:
                 self.connection.channel = None
             self._wait(send, first=True)
+            return
         except Exception as error:  # noqa: BLE001 - a bug or an unchecked value; other sends continue
+            send.on_response = None
             self._owner.attempt_ended(send, error)
+            return
+        window.in_flight = in_flight = window.in_flight + send.size + send.count * _MESSAGE_BYTES
+        if in_flight > _TIMED_BYTES and not window.timed:
+            window.timed, send.load = True, in_flight
+        if kind is GATHERED:
+            self._batches += 1
+            self._holds = not self._accepts_batches
 
     def _write_oneway(self, send: PendingSend, channel: Channel) -> None:
         if self._writes_frames:
@@ -186,33 +214,6 @@ class BrokerSink:
         else:
             self.connection.put_oneway(send.command())
         self._owner.oneway_written(send)
-
-    def _write_request(self, send: PendingSend, channel: Channel, now_ms: float) -> None:
-        send.on_response, send.sent_ms = self._on_response, now_ms
-        timeout_ms, window = self._attempt_timeout_ms, self._window
-        in_flight = window.in_flight
-        deadline_ms = send.deadline_ms if timeout_ms is None else min(send.deadline_ms, now_ms + timeout_ms)
-        if self._writes_frames:
-            opaque = channel.expect(send, deadline_ms)
-            try:
-                frame = send.frame(opaque)
-            except BaseException:  # nothing will be sent that the waiter could wait for
-                channel.forget(opaque)
-                raise
-            if in_flight:
-                channel.write(frame)
-            else:
-                channel.write_now(frame)
-        else:  # for another header codec than JSON, or for RPC hooks
-            response = self.connection.put(send.command(), deadline_ms - now_ms)
-            response.add_done_callback(partial(_pass_response, send), context=Context())
-        send.on_wire = True
-        window.in_flight = in_flight = in_flight + send.size + send.count * _MESSAGE_BYTES
-        if in_flight > _TIMED_BYTES and not window.timed:
-            window.timed, send.load = True, in_flight
-        if send.kind is GATHERED:
-            self._batches += 1
-            self._holds = not self._accepts_batches
 
     def _respond(self, send: PendingSend, end: AttemptEnd) -> None:
         """Handle the end of a request: measure it, pass it on to the sender, and write what waits."""

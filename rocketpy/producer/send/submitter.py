@@ -195,7 +195,10 @@ class Submitter:
             and choose is None
         )
         if not batched:
-            self._check_single(size)
+            if not self._loop.is_running():  # another loop in the same thread
+                self.client.check_loop()
+            if size > (allowed := self.config.max_message_bytes):
+                raise MessageTooLarge(f"the body has {size} bytes; {allowed} are allowed")
             if message.delay_level > self.config.max_delay_level:
                 raise MessageInvalid(
                     f"delay level {message.delay_level} is above {self.config.max_delay_level}, the last "
@@ -206,22 +209,16 @@ class Submitter:
             if batched:
                 self.accumulator.add(publish_info, message, future, event, queue, timeout_ms)
                 return None
-            other_properties = self.encoder.other_properties(message, event)
+            send = self.encoder.single(kind, publish_info, message, future, event, queue, timeout_ms, choose)
         except RocketError as error:
             listeners.ended(event, error)
             raise
-        if self.batching:
+        if self.accumulator.open:
             self.accumulator.flush_topic(publish_info)
-        events = () if event is None else (event,)
-        encoder = self.encoder
-        send = encoder.single(
-            kind, publish_info, message, future, other_properties, queue, timeout_ms, events
-        )
-        send.choose = choose
         self.limiter.acquire(size)
         compressed: asyncio.Future[None] | None = None
-        if size > encoder.compress_above:
-            compressed = encoder.compress(send, ordered=queue is not None or choose is not None)
+        if size > self.encoder.compress_above:
+            compressed = self.encoder.compress(send, ordered=queue is not None or choose is not None)
         self.sender.start(send, compressed)
         return event
 
@@ -251,17 +248,6 @@ class Submitter:
         return queue
 
     # -- checks and timeouts ------------------------------------------------------------------
-
-    def _check_single(self, size: int) -> None:
-        """Raise MessageTooLarge for the body of a message that is sent individually.
-
-        Raises ClientClosed in another event loop.
-        """
-        if not self._loop.is_running():  # another loop in the same thread
-            self.client.check_loop()
-        allowed = self.config.max_message_bytes
-        if size > allowed:
-            raise MessageTooLarge(f"the body has {size} bytes; {allowed} are allowed")
 
     def _check_queue(self, queue: MessageQueue, topic: str) -> None:
         """Raise MessageInvalid unless the queue is of the topic: a request has only its queue id."""
