@@ -15,6 +15,7 @@ written in its dialect.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -103,7 +104,7 @@ def dumps(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
     except TypeError:
-        return b"".join(_pieces(value))
+        return b"".join(pieces(value))
 
 
 @cache
@@ -124,23 +125,38 @@ def _quote_key(match: re.Match[bytes]) -> bytes:
     return string if string is not None else b'%b"%b"%b' % (before, digits, after)
 
 
-def _pieces(value: Any) -> list[bytes]:
-    """Encode a value that contains maps with Structs as keys, in pieces."""
+def pieces(value: Any) -> Iterator[bytes]:
+    """Yield the pieces of what `dumps` returns, for a value that contains maps with Structs as keys."""
     if isinstance(value, msgspec.Struct):
         names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
-        fields = {name: getattr(value, field) for name, field in names}
-        return _members({msgspec.json.encode(n): v for n, v in fields.items() if v is not None})
+        fields = ((msgspec.json.encode(name), getattr(value, field)) for name, field in names)
+        return _members((name, item) for name, item in fields if item is not None)
     if isinstance(value, dict):
-        return _members({_key(key): item for key, item in value.items()})
+        return _members((_key(key), item) for key, item in value.items())
     if isinstance(value, list | tuple | set | frozenset):
-        items = [piece for item in value for piece in (b",", *_pieces(item))]
-        return [b"[", *items[1:], b"]"]
-    return [msgspec.json.encode(value)]
+        return _items(value)
+    return iter((msgspec.json.encode(value),))
 
 
-def _members(members: dict[bytes, Any]) -> list[bytes]:
-    pieces = [piece for key, item in members.items() for piece in (b",", key, b":", *_pieces(item))]
-    return [b"{", *pieces[1:], b"}"]
+def _members(members: Iterable[tuple[bytes, Any]]) -> Iterator[bytes]:
+    start = b"{"
+    for key, item in members:
+        yield start + key + b":"
+        try:  # most values contain no such map
+            yield msgspec.json.encode(item)
+        except TypeError:
+            yield from pieces(item)
+        start = b","
+    yield b"{}" if start == b"{" else b"}"
+
+
+def _items(items: Iterable[Any]) -> Iterator[bytes]:
+    start = b"["
+    for item in items:
+        yield start
+        yield from pieces(item)
+        start = b","
+    yield b"[]" if start == b"[" else b"]"
 
 
 def _key(key: Any) -> bytes:

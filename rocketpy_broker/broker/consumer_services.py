@@ -96,6 +96,7 @@ class ConsumerServices:
             self.locks,
             expressions,
             config.consume,
+            slices=self._slices,
             now_ms=_now_ms,
             owner=attrgetter("remote_host") if access is None else access.account_of,
         )
@@ -130,6 +131,7 @@ class ConsumerServices:
                 self.stats,
                 broker_name=self._config.name,
                 address=address,
+                slices=self._slices,
                 now_ms=_now_ms,
                 sample=self._sample,
             ),
@@ -198,9 +200,9 @@ class ConsumerServices:
 
     # -- timers -------------------------------------------------------------------------------
 
-    def _sweep_clients(self) -> None:
+    async def _sweep_clients(self) -> None:
         self._client_handler.drop_inactive()
-        self.locks.drop_expired(int(_now_ms()))
+        await self._client_handler.drop_expired_locks()
 
     def _sample(self) -> None:
         self.stats.sample(_now_ms(), self.puts)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -29,6 +29,7 @@ from rocketpy.protocol.bodies import (
     HeartbeatData,
     LockBatchRequestBody,
     LockBatchResponseBody,
+    MessageQueue,
     ProducerConnection,
     UnlockBatchRequestBody,
 )
@@ -47,15 +48,21 @@ from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.filter import ExpressionInvalid, bounded, filter_of
-from rocketpy_broker.handlers.base import Rejected, handles
+from rocketpy_broker.handlers.base import Rejected, handles, is_open
 from rocketpy_broker.handlers.pull.pull_checks import ExpressionPolicy
 from rocketpy_broker.services.metadata.clients import ClientChannelInfo, ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.locks import QueueLocks
 from rocketpy_broker.services.metadata.topics import TopicTable, own_topic
+from rocketpy_broker.services.slices import Slices
 from rocketpy_broker.store.files.batch_saver import PendingChange
 
 log = logging.getLogger("rocketpy.broker.clients")
+
+_LOCK_BYTES_MAX: Final = 2 << 20
+"""Limit of a request to lock or unlock queues, about 25,000 of them. Not in RocketMQ."""
+_LOCK_BATCH: Final = 64
+"""Number of queues that are locked before the slice may end."""
 
 
 class _GroupName(msgspec.Struct, rename="camel", gc=False):
@@ -80,6 +87,7 @@ class ClientHandler:
     expressions: ExpressionPolicy
     config: ConsumeConfig
     _: KW_ONLY
+    slices: Slices
     now_ms: Callable[[], float]
     """A monotonic clock."""
     owner: Callable[[Channel], str]
@@ -247,18 +255,43 @@ class ClientHandler:
         return request.reply(body=ProducerConnection(connection_set=_connections(members)).encode())
 
     @handles(RequestCode.LOCK_BATCH_MQ)
-    def lock_queues(self, channel: Channel, request: Command) -> Command:
+    async def lock_queues(self, channel: Channel, request: Command) -> Command:
         """Handle LOCK_BATCH_MQ: lock queues, or renew locks."""
+        return await self.slices.run(self._lock(request), is_open(channel))
+
+    def _lock(self, request: Command) -> Generator[None, None, Command]:
+        _check_lock_size(request)
         wanted = LockBatchRequestBody.decode(request.body)
-        got = self.locks.lock(wanted.consumer_group, wanted.client_id, wanted.mq_set, int(self.now_ms()))
+        got: list[MessageQueue] = []
+        for start in range(0, len(wanted.mq_set), _LOCK_BATCH):
+            queues = wanted.mq_set[start : start + _LOCK_BATCH]
+            got += self.locks.lock(wanted.consumer_group, wanted.client_id, queues, int(self.now_ms()))
+            if self.slices.is_over():
+                yield
         return request.reply(body=LockBatchResponseBody(lock_ok_mq_set=got).encode())
 
     @handles(RequestCode.UNLOCK_BATCH_MQ)
-    def unlock_queues(self, channel: Channel, request: Command) -> Command:
-        """Handle UNLOCK_BATCH_MQ."""
+    async def unlock_queues(self, channel: Channel, request: Command) -> Command:
+        """Handle UNLOCK_BATCH_MQ, also for a client that has disconnected."""
+        return await self.slices.run(self._unlock(request), lambda: True)
+
+    def _unlock(self, request: Command) -> Generator[None, None, Command]:
+        _check_lock_size(request)
         body = UnlockBatchRequestBody.decode(request.body)
-        self.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
+        for start in range(0, len(body.mq_set), _LOCK_BATCH):
+            self.locks.unlock(body.consumer_group, body.client_id, body.mq_set[start : start + _LOCK_BATCH])
+            if self.slices.is_over():
+                yield
         return request.reply()
+
+    def drop_expired_locks(self) -> Awaitable[None]:
+        """Remove the locks that have expired."""
+        return self.slices.run_upkeep(self._drop_locks())
+
+    def _drop_locks(self) -> Generator[None, None, None]:
+        for _ in self.locks.drop_expired(int(self.now_ms())):
+            if self.slices.is_over():
+                yield
 
     def channel_closed(self, channel: Channel) -> None:
         """Remove the clients of a closed channel."""
@@ -286,6 +319,13 @@ class ClientHandler:
                     cast(Channel, channel).oneway(
                         Command.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
                     )
+
+
+def _check_lock_size(request: Command) -> None:
+    """Raise Rejected for a request that names too many queues: it is decoded in one step."""
+    if len(request.body) > _LOCK_BYTES_MAX:
+        text = f"the request has {len(request.body)} bytes, more than {_LOCK_BYTES_MAX}: name fewer queues"
+        raise Rejected(ResponseCode.SYSTEM_ERROR, text)
 
 
 def _connections(

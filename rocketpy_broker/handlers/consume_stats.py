@@ -7,12 +7,13 @@ the queues that are written or read (in 4.6.0, depending on the request, those f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from rocketpy.errors import UsageError
 from rocketpy.protocol.bodies import (
+    Body,
     BrokerStatsData,
     ConsumeStats,
     ConsumeStatsList,
@@ -38,15 +39,19 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.base import Rejected, handles
+from rocketpy_broker.handlers.base import Rejected, handles, is_open
 from rocketpy_broker.handlers.slave import absent
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable, queue_count
+from rocketpy_broker.services.slices import Slices, encoding
 from rocketpy_broker.services.stats import GROUP_GET_NUMS, BrokerStats
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.disk import system_clock
+
+Work = Generator[None, None, Command]
+"""Makes a response in slices: a broker may have a million queues."""
 
 _LONG_MAX: Final = 2**63 - 1
 _RESPONSE_BYTES_MAX: Final = 12 << 20
@@ -70,14 +75,18 @@ class ConsumeStatsHandler:
     """As the broker is registered."""
     address: str
     """As the broker is registered."""
+    slices: Slices
     now_ms: Callable[[], float]
     """A monotonic clock."""
     sample: Callable[[], None]
     """Updates the statistics."""
 
     @handles(RequestCode.GET_TOPIC_STATS_INFO)
-    def topic_stats(self, channel: Channel, request: Command) -> Command:
+    async def topic_stats(self, channel: Channel, request: Command) -> Command:
         """Handle GET_TOPIC_STATS_INFO."""
+        return await self.slices.run(self._topic_stats(request), is_open(channel))
+
+    def _topic_stats(self, request: Command) -> Work:
         name = request.header_as(GetTopicStatsInfoRequestHeader).topic
         topic = self._topic(name)
         self._check_size([topic])
@@ -89,19 +98,37 @@ class ConsumeStatsHandler:
                 max_offset=end,
                 last_update_timestamp=self._time(queue, end - 1) if end > 0 else 0,
             )
-        return request.reply(body=TopicStatsTable(offset_table=table).encode())
+            if self.slices.is_over():
+                yield
+        return (yield from self._reply(request, TopicStatsTable(offset_table=table)))
+
+    def _reply(self, request: Command, body: Body) -> Work:
+        return request.reply(body=(yield from encoding(body, self.slices.is_over)))
 
     @handles(RequestCode.GET_CONSUME_STATS)
-    def consume_stats(self, channel: Channel, request: Command) -> Command:
+    async def consume_stats(self, channel: Channel, request: Command) -> Command:
         """Handle GET_CONSUME_STATS."""
+        return await self.slices.run(self._consume_stats(request), is_open(channel))
+
+    def _consume_stats(self, request: Command) -> Work:
         header = request.header_as(GetConsumeStatsRequestHeader)
         group = header.consumer_group
         stats = ConsumeStats(consume_tps=0.0)
-        topics = self._consumed(group, [header.topic] if header.topic else self.offsets.topics_of(group))
+        names = [header.topic] if header.topic else (yield from self._topics_by_group()).get(group, ())
+        topics = self._consumed(group, names)
         self._check_size(topics)
         for topic in topics:
-            self._add_stats(stats, group, topic)
-        return request.reply(body=stats.encode())
+            yield from self._add_stats(stats, group, topic)
+        return (yield from self._reply(request, stats))
+
+    def _topics_by_group(self) -> Generator[None, None, dict[str, list[str]]]:
+        """Return group -> topics of which it has offsets."""
+        topics: dict[str, list[str]] = {}
+        for topic, group in self.offsets.pairs:
+            topics.setdefault(group, []).append(topic)
+            if self.slices.is_over():
+                yield
+        return topics
 
     def _consumed(self, group: str, names: Iterable[str]) -> list[TopicConfig]:
         """Return these topics, if they exist and the group's online members, if any, subscribe to them."""
@@ -123,31 +150,32 @@ class ConsumeStatsHandler:
             )
 
     @handles(RequestCode.GET_BROKER_CONSUME_STATS)
-    def all_consume_stats(self, channel: Channel, request: Command) -> Command:
+    async def all_consume_stats(self, channel: Channel, request: Command) -> Command:
         """Handle GET_BROKER_CONSUME_STATS."""
+        return await self.slices.run(self._all_consume_stats(request), is_open(channel))
+
+    def _all_consume_stats(self, request: Command) -> Work:
         only_ordered = request.header_as(GetConsumeStatsInBrokerHeader).is_order
         body = ConsumeStatsList(broker_addr=self.address)
-        known = self.offsets.topics_by_group()
-        consumed = {
-            group: [
-                topic
-                for topic in self._consumed(group, known.get(group, ()))
-                if topic.order or not only_ordered
-            ]
-            for group in self.groups.names
-        }
+        known = yield from self._topics_by_group()
+        consumed: dict[str, list[TopicConfig]] = {}
+        for group in self.groups.names:
+            topics = self._consumed(group, known.get(group, ()))
+            consumed[group] = [topic for topic in topics if topic.order or not only_ordered]
+            if self.slices.is_over():
+                yield
         self._check_size(topic for topics in consumed.values() for topic in topics)
         for group, topics in consumed.items():
             found = []
             for topic in topics:
                 stats = ConsumeStats(consume_tps=0.0)
-                self._add_stats(stats, group, topic)
+                yield from self._add_stats(stats, group, topic)
                 body.total_diff += _lag(stats)
                 found.append(stats)
             body.consume_stats_list.append({group: found})
-        return request.reply(body=body.encode())
+        return (yield from self._reply(request, body))
 
-    def _add_stats(self, stats: ConsumeStats, group: str, topic: TopicConfig) -> None:
+    def _add_stats(self, stats: ConsumeStats, group: str, topic: TopicConfig) -> Iterator[None]:
         name = topic.topic_name
         for queue in self._queues(topic):
             offset = max(self.offsets.get(group, name, queue.queue_id) or 0, 0)
@@ -156,24 +184,41 @@ class ConsumeStatsHandler:
                 consumer_offset=offset,
                 last_timestamp=max(self._time(queue, offset - 1), 0) if offset > 0 else 0,
             )
+            if self.slices.is_over():
+                yield
         rate = self.stats.rate(GROUP_GET_NUMS, f"{name}@{group}", self.now_ms())
         stats.consume_tps = (stats.consume_tps or 0.0) + rate
 
     @handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
-    def groups_of_topic(self, channel: Channel, request: Command) -> Command:
+    async def groups_of_topic(self, channel: Channel, request: Command) -> Command:
         """Handle QUERY_TOPIC_CONSUME_BY_WHO: groups that subscribe to a topic, or have offsets of it."""
+        return await self.slices.run(self._groups_of_topic(request), is_open(channel))
+
+    def _groups_of_topic(self, request: Command) -> Work:
         topic = request.header_as(QueryTopicConsumeByWhoRequestHeader).topic
-        groups = dict.fromkeys(self.clients.groups_of(topic) + self.offsets.groups_of(topic))
+        groups = dict.fromkeys(self.clients.groups_of(topic))
+        for name, group in self.offsets.pairs:
+            if name == topic:
+                groups[group] = None
+            if self.slices.is_over():
+                yield
         return request.reply(body=GroupList(group_list=list(groups)).encode())
 
     @handles(RequestCode.QUERY_CONSUME_TIME_SPAN)
-    def time_spans(self, channel: Channel, request: Command) -> Command:
+    async def time_spans(self, channel: Channel, request: Command) -> Command:
         """Handle QUERY_CONSUME_TIME_SPAN."""
+        return await self.slices.run(self._time_spans(request), is_open(channel))
+
+    def _time_spans(self, request: Command) -> Work:
         header = request.header_as(QueryConsumeTimeSpanRequestHeader)
         topic = self._topic(header.topic)
         self._check_size([topic])
-        spans = [self._time_span(queue, header.group) for queue in self._queues(topic)]
-        return request.reply(body=QueryConsumeTimeSpanBody(consume_time_span_set=spans).encode())
+        spans: list[QueueTimeSpan] = []
+        for queue in self._queues(topic):
+            spans.append(self._time_span(queue, header.group))
+            if self.slices.is_over():
+                yield
+        return (yield from self._reply(request, QueryConsumeTimeSpanBody(consume_time_span_set=spans)))
 
     def _time_span(self, queue: MessageQueue, group: str) -> QueueTimeSpan:
         topic, queue_id = queue.topic, queue.queue_id

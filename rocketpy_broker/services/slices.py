@@ -16,12 +16,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from rocketpy.errors import ConnectionLost
+from rocketpy.protocol import fastjson
+from rocketpy.protocol.bodies import Body
 from rocketpy.runtime.tasks import Tasks
 
 T = TypeVar("T")
 
 SLICE_MS: Final = 2
 """Duration of the slice in each iteration of the loop. Work in a slice may exceed it by its last step."""
+
+_PIECES: Final = 16
+"""`encoding` reads the clock after so many pieces."""
 
 
 class Slices:
@@ -67,6 +72,12 @@ class Slices:
             self.start(self._run_requests())
         return request.result
 
+    def run_upkeep(self, work: Generator[None, None, T]) -> asyncio.Future[T]:
+        """Run work of the server itself, not after that of requests; return the future of its result."""
+        request = _Request(work, lambda: True)
+        self.start(request.steps())
+        return request.result
+
     def _run_requests(self) -> Iterator[None]:
         while self._requests:
             yield from self._requests[0].steps()
@@ -93,6 +104,16 @@ class Slices:
                     return
         finally:
             self._is_running = False
+
+
+def encoding(body: Body, is_over: Callable[[], bool]) -> Generator[None, None, bytes]:
+    """Encode a large body that contains maps with objects as keys, as a part of other work."""
+    encoded: list[bytes] = []
+    for number, piece in enumerate(fastjson.pieces(body)):
+        encoded.append(piece)
+        if not number % _PIECES and is_over():
+            yield
+    return b"".join(encoded)
 
 
 @dataclass(eq=False)

@@ -20,7 +20,7 @@ such pulls immediately, so a consumer without a master pulls in a busy loop.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from dataclasses import KW_ONLY, dataclass
 from sys import intern
 from typing import Final, NamedTuple, cast
@@ -110,7 +110,6 @@ class PullHandler:
     def __post_init__(self) -> None:
         self._arrivals: dict[tuple[str, int], int] = {}
         """Queues whose held pulls are being answered -> the queue offset after new messages; -1 without."""
-        self._is_sweeping = False
 
     @handles(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
     def pull(self, channel: Channel, request: Command) -> Command | None:
@@ -297,22 +296,17 @@ class PullHandler:
             self.checks.check(channel, pull.header)
         return rejection
 
-    def sweep(self) -> None:
+    def sweep(self) -> Awaitable[None]:
         """Respond to the pulls that have timed out; to be called a few times a second."""
-        if not self._is_sweeping:
-            self._is_sweeping = True
-            self.slices.start(self._expire(self.now_ms()))
+        return self.slices.run_upkeep(self._expire(self.now_ms()))
 
-    def _expire(self, now_ms: float) -> Iterator[None]:
-        try:
-            for held in self.holds.expired(now_ms):
-                response = self._expired(held, held.request)
-                self.holds.release(held)
-                cast(Channel, held.channel).reply_held(response)
-                if self.slices.is_over():
-                    yield
-        finally:
-            self._is_sweeping = False
+    def _expire(self, now_ms: float) -> Generator[None, None, None]:
+        for held in self.holds.expired(now_ms):
+            response = self._expired(held, held.request)
+            self.holds.release(held)
+            cast(Channel, held.channel).reply_held(response)
+            if self.slices.is_over():
+                yield
 
     def _expired(self, held: HeldPull, pull: _Pull) -> Command:
         offset = pull.header.queue_offset if held.group is None else held.group.offset

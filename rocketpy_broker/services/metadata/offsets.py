@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Iterator
 from dataclasses import KW_ONLY, InitVar, dataclass
 from pathlib import Path
 from typing import Final
@@ -149,22 +149,20 @@ class ConsumerOffsets:
         """Return queue id -> next offset of a group; empty if it has none."""
         return dict(self._table.get(f"{topic}@{group}", {}))
 
+    @property
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """Topic and group of all offsets now, for work in slices."""
+        for key in list(self._table):
+            topic, _, group = key.rpartition("@")
+            yield topic, group
+
     def topics_of(self, group: str) -> list[str]:
         """Return the topics of which a group has offsets."""
-        return self.topics_by_group().get(group, [])
-
-    def topics_by_group(self) -> dict[str, list[str]]:
-        """Return group -> topics of which it has offsets."""
-        topics: dict[str, list[str]] = {}
-        for key in self._table:
-            topic, _, group = key.rpartition("@")
-            topics.setdefault(group, []).append(topic)
-        return topics
+        return [topic for topic, name in self.pairs if name == group]
 
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups with offsets of a topic."""
-        pairs = (key.rpartition("@") for key in self._table)
-        return [group for name, _, group in pairs if name == topic]
+        return [group for name, group in self.pairs if name == topic]
 
     def clone(self, source: str, target: str, topic: str) -> None:
         """Copy the offsets of a topic from one group to another. Raises GroupInvalid."""

@@ -19,6 +19,7 @@ from rocketpy.protocol.bodies import (
     SubscriptionData,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
+    TopicConfig,
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
@@ -374,6 +375,58 @@ async def test_held_pulls_with_the_same_filter_read_a_message_once(
     assert [bodies(await client.next()) for _ in range(1000)] == [[b"three"]] * 1000
     reads.stop()
     assert reads.total <= 3
+
+
+@pytest.mark.usefixtures("slow_filters")
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (RequestCode.GET_TOPIC_STATS_INFO, {"topic": "Wide"}),
+        (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g"}),
+        (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g", "topic": "Wide"}),
+        (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}),
+        (RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "Wide", "group": "g"}),
+    ],
+)
+async def test_statistics_of_many_queues_leave_time_for_others(
+    broker: Broker, client: RawClient, code: int, fields: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Statistics of 1,024 queues stopped the broker for 13 ms, and those of all groups for seconds."""
+    await broker.topics.update(TopicConfig(topic_name="Wide", read_queue_nums=300, write_queue_nums=300))
+    await broker.consumers.groups.update(SubscriptionGroupConfig(group_name="g"))
+    for queue_id in range(300):
+        broker.consumers.offsets.commit("g", "Wide", queue_id, 1)
+    reads = Turns(broker.store.max_offset_in_queue)
+    monkeypatch.setattr(broker.store, "max_offset_in_queue", reads)
+    request = Command.request(code)
+    request.ext = fields
+    response = await client.call_frame(encode_command(request))
+    reads.stop()
+    assert (response.code, response.body.count(b'"Wide"')) == (0, 300)
+    assert reads.total >= 300
+    assert reads.longest <= 12
+
+
+@pytest.mark.usefixtures("slow_filters")
+async def test_locks_of_many_queues_leave_time_for_others(
+    broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request for 200,000 locks stopped the broker for 320 ms."""
+    queues = [MessageQueue("T", "broker-a", number) for number in range(4000)]
+    body = LockBatchRequestBody(consumer_group="g", client_id="me", mq_set=queues).encode()
+    locks = Turns(broker.consumers.locks.lock)
+    monkeypatch.setattr(broker.consumers.locks, "lock", locks)
+    response = await client.call(RequestCode.LOCK_BATCH_MQ, body=body)
+    locks.stop()
+    assert LockBatchResponseBody.decode(response.body).lock_ok_mq_set == queues
+    assert (locks.total, locks.longest <= 12) == (63, True)
+    assert (await client.call(RequestCode.UNLOCK_BATCH_MQ, body=body)).code == 0
+    assert len(broker.consumers.locks) == 0
+    many = [MessageQueue("a-long-name-of-a-topic", "broker-a", number) for number in range(40_000)]
+    body = LockBatchRequestBody(consumer_group="g", client_id="me", mq_set=many).encode()
+    for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
+        response = await client.call(code, body=body)
+        assert (response.code, "name fewer queues" in (response.remark or "")) == (1, True)
 
 
 async def test_a_subscription_that_is_too_long_is_rejected_with_the_reason(

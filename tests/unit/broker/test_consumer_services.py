@@ -59,9 +59,9 @@ def test_only_the_owner_unlocks_and_expired_locks_are_dropped() -> None:
     assert len(locks) == 3
     locks.unlock("g", "one", QUEUES[:1])
     assert len(locks) == 2
-    locks.drop_expired(LOCK_MS)
+    list(locks.drop_expired(LOCK_MS))
     assert len(locks) == 2
-    locks.drop_expired(LOCK_MS + 1)
+    list(locks.drop_expired(LOCK_MS + 1))
     assert len(locks) == 0
     locks.unlock("nobody", "one", QUEUES)
 
@@ -72,7 +72,7 @@ def held(channel: str, deadline_ms: float = 100, **more: object) -> HeldPull:
 
 def test_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks of invented queues could fill the memory within the minute that they last."""
-    monkeypatch.setattr("rocketpy_broker.services.metadata.locks.LOCKS_MAX", 3)
+    monkeypatch.setattr("rocketpy_broker.services.metadata.locks.LOCK_BYTES_MAX", 1000)
     locks = QueueLocks()
     queues = [MessageQueue("T", "b", queue_id) for queue_id in range(5)]
     assert locks.lock("g", "one", queues, 0) == queues[:3]
@@ -80,9 +80,26 @@ def test_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert locks.lock("g", "one", queues, 1) == queues[:3]
     locks.unlock("g", "one", queues[:1])
     assert locks.lock("h", "one", queues, 1) == queues[:1]
-    locks.drop_expired(1 + LOCK_MS + 1)
+    list(locks.drop_expired(1 + LOCK_MS + 1))
     assert len(locks) == 0
     assert locks.lock("h", "one", queues, 0) == queues[:3]
+
+
+def test_the_memory_of_locks_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """200,000 locks of queues with long names took 444 MB; or later locks would be rejected for nothing."""
+    limit = 1 << 20
+    monkeypatch.setattr("rocketpy_broker.services.metadata.locks.LOCK_BYTES_MAX", limit)
+    locks, long = QueueLocks(), "\U0001f600" * 1000
+    tracemalloc.start()
+    for number in range(2000):
+        locks.lock("g", f"{number}", [MessageQueue(f"{long}{number}", f"{number}{long}", 0)], 0)
+        locks.lock(f"{number}g", f"{number}", [MessageQueue(f"T{number}", "b", number)], 0)
+        locks.lock(f"group without a lock {number}", "a", [], 0)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 0.5 * limit < kept < 1.5 * limit
+    list(locks.drop_expired(LOCK_MS + 1))
+    assert (len(locks), locks._groups, locks._bytes) == (0, {}, 0)
 
 
 def test_locks_keep_no_long_names() -> None:

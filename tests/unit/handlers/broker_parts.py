@@ -90,7 +90,6 @@ class BrokerParts:
         self.offsets = ConsumerOffsets(root / "offsets.json", offsets_max=config.consume.offsets_max)
         self.clients = ClientRegistry()
         self.holds = PullRequestHoldTable()
-        self.slices = Slices(tasks, lambda: self.now_ms)
         self.stats = BrokerStats(config.cluster_name)
         self.puts = PutCounts(store)
         self.transactions = TransactionService(store, self.offsets, HOST)
@@ -111,6 +110,7 @@ class BrokerParts:
             commits=self.commits,
             clock=lambda: self.time_ms,
         )
+        self.slices = Slices(tasks, lambda: self.now_ms)
         expressions = ExpressionPolicy(config.consume)
         self.client_handler = ClientHandler(
             self.clients,
@@ -119,6 +119,7 @@ class BrokerParts:
             QueueLocks(),
             expressions,
             config.consume,
+            slices=self.slices,
             now_ms=lambda: self.now_ms,
             owner=lambda channel: channel.remote_host,
         )
@@ -178,6 +179,7 @@ class BrokerParts:
                 self.stats,
                 broker_name=config.name,
                 address="127.0.0.1:10911",
+                slices=self.slices,
                 now_ms=lambda: self.now_ms,
                 sample=lambda: self.stats.sample(self.now_ms, self.puts),
             ),

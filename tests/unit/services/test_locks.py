@@ -42,19 +42,19 @@ def test_expired_locks_are_dropped() -> None:
     locks.lock("g", "a", [ONE], 0)
     locks.lock("g", "a", [TWO], 10)
     locks.lock("other", "a", [ONE], 0)
-    locks.drop_expired(LOCK_MS)
+    list(locks.drop_expired(LOCK_MS))
     assert len(locks) == 3
-    locks.drop_expired(LOCK_MS + 1)
+    list(locks.drop_expired(LOCK_MS + 1))
     assert len(locks) == 1
     assert locks.lock("g", "b", [TWO], LOCK_MS + 1) == []
-    locks.drop_expired(LOCK_MS + 11)
+    list(locks.drop_expired(LOCK_MS + 11))
     assert len(locks) == 0
     assert locks._groups == {}
 
 
 def test_locks_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients could fill the broker's memory; or, at the limit, the holders would lose their queues."""
-    monkeypatch.setattr(module, "LOCKS_MAX", 2)
+    monkeypatch.setattr(module, "LOCK_BYTES_MAX", 800)
     locks = QueueLocks()
     third = MessageQueue("T", "b", 2)
     assert locks.lock("g", "a", [ONE, TWO, third], 0) == [ONE, TWO]
