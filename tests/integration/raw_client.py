@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -9,6 +11,7 @@ from rocketpy.protocol.headers import Header
 from rocketpy.protocol.remoting.command import Command, decode_command, encode_command
 from rocketpy.protocol.remoting.frame import FrameDecoder
 from rocketpy.transport import Address
+from rocketpy_broker import EmbeddedCluster
 from tests.waiting import LIMIT_S
 
 
@@ -68,3 +71,15 @@ async def is_closed(client: RawClient) -> bool:
             while await client.reader.read(1 << 20):
                 pass
     return True
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    store: Path | None = None, *, settings: dict[str, str]
+) -> AsyncIterator[tuple[EmbeddedCluster, RawClient]]:
+    """One broker with a name server, and a connection to the broker."""
+    async with (
+        EmbeddedCluster(store, settings=settings) as cluster,
+        await RawClient.open(cluster.brokers[0].address) as client,
+    ):
+        yield cluster, client

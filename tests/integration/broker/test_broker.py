@@ -36,7 +36,7 @@ from rocketpy.transport import Address
 from rocketpy_broker import Broker, EmbeddedCluster, NameServer, NamesrvConfig, load_broker_config
 from rocketpy_broker.config.model import ListenConfig
 from rocketpy_broker.store.files.batch_saver import ChangePending
-from tests.integration.raw_client import RawClient
+from tests.integration.raw_client import RawClient, serving
 from tests.integration.small import SMALL
 from tests.waiting import LIMIT_S, until
 
@@ -275,10 +275,7 @@ async def test_offsets_of_groups_survive_a_restart(tmp_path: Path) -> None:
     """QUIRKS 33: a group would start from the beginning whenever its broker restarts."""
     query = QueryConsumerOffsetRequestHeader(consumer_group="c", topic="T", queue_id=0)
     update = UpdateConsumerOffsetRequestHeader(consumer_group="c", topic="T", queue_id=0, commit_offset=2)
-    async with (
-        EmbeddedCluster(tmp_path, settings=SMALL) as cluster,
-        await RawClient.open(cluster.brokers[0].address) as client,
-    ):
+    async with serving(tmp_path, settings=SMALL) as (_, client):
         await send(client, b"x")
         new_group = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, query)
         assert new_group.ext_fields() == {"offset": "0"}
@@ -288,10 +285,7 @@ async def test_offsets_of_groups_survive_a_restart(tmp_path: Path) -> None:
     text = (tmp_path / "config" / "consumerOffset.json").read_bytes()
     assert b"{0:2" in text  # as Java writes it (QUIRKS 8)
     assert fastjson.loads(text)["offsetTable"] == {"T@c": {"0": 2}}
-    async with (
-        EmbeddedCluster(tmp_path, settings=SMALL) as cluster,
-        await RawClient.open(cluster.brokers[0].address) as client,
-    ):
+    async with serving(tmp_path, settings=SMALL) as (_, client):
         found = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, query)
         assert found.ext_fields() == {"offset": "2"}
 

@@ -35,7 +35,7 @@ from rocketpy.protocol.message.batch import encode_batch
 from rocketpy.protocol.message.record import decode_all
 from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy_broker import Broker, EmbeddedCluster
-from tests.integration.raw_client import RawClient
+from tests.integration.raw_client import RawClient, serving
 from tests.integration.small import SMALL
 from tests.turns import Turns
 from tests.waiting import until
@@ -261,10 +261,7 @@ async def test_a_consumer_learns_at_its_start_that_its_filter_is_wrong(client: R
 
 async def test_sql92_is_off_by_default() -> None:
     """enablePropertyFilter: each client could make the broker evaluate expressions."""
-    async with (
-        EmbeddedCluster(settings=SMALL) as cluster,
-        await RawClient.open(cluster.brokers[0].address) as client,
-    ):
+    async with serving(settings=SMALL) as (_, client):
         await send(client, b"x")
         assert (await check(client, "a = 1")).code == ResponseCode.SYSTEM_ERROR
         response = await pull(client, sub="a = 1", kind="SQL92")
@@ -276,10 +273,7 @@ async def test_sql92_is_off_by_default() -> None:
 
 async def test_a_rejected_expression_names_the_key_that_allows_it(caplog: pytest.LogCaptureFixture) -> None:
     """RocketMQ's remark to the client names neither the key nor the group, which an operator needs."""
-    async with (
-        EmbeddedCluster(settings=SMALL) as cluster,
-        await RawClient.open(cluster.brokers[0].address) as client,
-    ):
+    async with serving(settings=SMALL) as (_, client):
         await send(client, b"x")
         for _ in range(2):
             await check(client, "a = 1")
@@ -508,18 +502,12 @@ async def test_a_group_may_be_forbidden_to_consume(client: RawClient, producer: 
 async def test_groups_are_only_created_automatically_if_configured(tmp_path: Path) -> None:
     """autoCreateSubscriptionGroup=false: a typing error would create a group."""
     settings = SMALL | {"autoCreateSubscriptionGroup": "false"}
-    async with (
-        EmbeddedCluster(tmp_path, settings=settings) as cluster,
-        await RawClient.open(cluster.brokers[0].address) as client,
-    ):
+    async with serving(tmp_path, settings=settings) as (_, client):
         await send(client, b"x")
         assert (await pull(client)).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         await update_group(client, SubscriptionGroupConfig(group_name="c", retry_max_times=3))
         assert bodies(await pull(client)) == [b"x"]
-    async with (
-        EmbeddedCluster(tmp_path, settings=settings) as cluster,
-        await RawClient.open(cluster.brokers[0].address) as client,
-    ):
+    async with serving(tmp_path, settings=settings) as (_, client):
         response = await client.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         table = SubscriptionGroupWrapper.decode(response.body).subscription_group_table
         assert table["c"].retry_max_times == 3

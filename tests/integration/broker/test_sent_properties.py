@@ -18,9 +18,9 @@ from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.batch import encode_batch
 from rocketpy.protocol.message.message_id import decode_message_id
 from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command, encode_command
-from rocketpy_broker import Broker, EmbeddedCluster
+from rocketpy_broker import Broker
 from tests.integration.broker.test_deferred import half, records, send, send_header
-from tests.integration.raw_client import RawClient
+from tests.integration.raw_client import RawClient, serving
 from tests.integration.small import SMALL
 
 Send = Callable[[RawClient, str], Any]
@@ -166,20 +166,14 @@ FOREIGN_END = "UNIQ_KEY\x01id-victim\x02TRAN_PREPARED_QUEUE_OFFSET\x010\x02TRANS
 async def test_a_half_message_cannot_stand_for_that_of_another_producer(tmp_path: Path, text: str) -> None:
     """After a restart, a producer could end a transaction of another one: its message would be lost."""
     store = tmp_path / "store"
-    async with (
-        EmbeddedCluster(store, settings=SMALL) as cluster,
-        await RawClient.open(cluster.brokers[0].address) as client,
-    ):
+    async with serving(store, settings=SMALL) as (cluster, client):
         victim = await half(client, b"victim")
         born = (cluster.brokers[0].store.look_message(victim.commit_log_offset) or b"")[40:48]
         forged = f"TRAN_MSG\x01true\x02PGROUP\x01thief\x02{text}"
         header = send_header(forged, topic="Other", sys_flag=4, born_timestamp=int.from_bytes(born, "big"))
         sent = await client.call(RequestCode.SEND_MESSAGE_V2, header, b"forged")
         assert sent.code == 0
-    async with (
-        EmbeddedCluster(store, settings=SMALL) as cluster,
-        await RawClient.open(cluster.brokers[0].address) as client,
-    ):
+    async with serving(store, settings=SMALL) as (_, client):
         fields = sent.ext_fields()
         rollback = EndTransactionRequestHeader(
             producer_group="thief",

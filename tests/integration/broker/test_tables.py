@@ -31,11 +31,11 @@ from rocketpy.protocol.headers import (
     Header,
 )
 from rocketpy.protocol.remoting.command import Command, encode_command
-from rocketpy_broker import Broker, EmbeddedCluster, load_broker_config
+from rocketpy_broker import Broker, load_broker_config
 from rocketpy_broker.store.files.disk import OsDisk
 from tests.integration.broker.test_broker import records, send, send_header
 from tests.integration.processes import start, stop
-from tests.integration.raw_client import RawClient
+from tests.integration.raw_client import RawClient, serving
 from tests.integration.small import SMALL
 from tests.waiting import until
 
@@ -370,10 +370,7 @@ async def test_responses_have_the_current_tables(broker: Broker, client: RawClie
 
 async def test_requests_about_a_large_topic_block_no_client() -> None:
     """16 KB of them stopped the broker for 150 s, while it kept 1.7 GB of responses."""
-    async with (
-        EmbeddedCluster(settings={**SMALL, "maxTopicQueues": "6000"}) as cluster,
-        await RawClient.open(cluster.brokers[0].address) as hog,
-    ):
+    async with serving(settings={**SMALL, "maxTopicQueues": "6000"}) as (cluster, hog):
         broker = cluster.brokers[0]
         assert (await hog.call(RequestCode.UPDATE_AND_CREATE_TOPIC, new_topic("Large", 6_000))).code == 0
         request = Command.request(
@@ -396,10 +393,7 @@ async def test_requests_about_a_large_topic_block_no_client() -> None:
 
 async def test_responses_that_fit_no_frame_are_not_made() -> None:
     """A query of all groups of a broker could take seconds, and more memory than a frame may have."""
-    async with (
-        EmbeddedCluster(settings={**SMALL, "maxTopicQueues": "20000"}) as cluster,
-        await RawClient.open(cluster.brokers[0].address) as client,
-    ):
+    async with serving(settings={**SMALL, "maxTopicQueues": "20000"}) as (cluster, client):
         assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, new_topic("L", 20_000))).code == 0
         offsets, groups = cluster.brokers[0].consumers.offsets, cluster.brokers[0].consumers.groups
         for number in range(10):

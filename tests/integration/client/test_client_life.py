@@ -148,39 +148,34 @@ async def test_a_producer_whose_start_failed_leaves_its_group() -> None:
         assert [group.group_name for group in last.producer_data_set] == ["ns%other"]
 
 
-async def test_a_producer_whose_close_failed_closes_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "owner", "name"),
+    [(Producer, ClientInstance, "remove_producer"), (PushConsumer, GroupMember, "close")],
+    ids=["producer", "consumer"],
+)
+async def test_a_client_whose_close_failed_closes_its_trace(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Producer | PushConsumer], owner: type, name: str
+) -> None:
     """The connections of the trace, and its last reports, would stay until the process ends."""
-    remove = ClientInstance.remove_producer
+    close = getattr(owner, name)
 
-    async def fail(client: ClientInstance, group: str) -> None:
-        await remove(client, group)
-        if group == "g":
+    async def fail(part: object, *group: str) -> None:
+        await close(part, *group)
+        if group in ((), ("g",)):  # the trace has a producer of its own
             raise OSError("planned")
 
-    monkeypatch.setattr(ClientInstance, "remove_producer", fail)
+    monkeypatch.setattr(owner, name, fail)
+    trace = MessageTraceConfig()
     async with Names() as names:
-        producer = Producer("g", names.address, config=ProducerConfig(message_trace=MessageTraceConfig()))
-        await producer.start()
+        client: Producer | PushConsumer = Producer(
+            "g", names.address, config=ProducerConfig(message_trace=trace)
+        )
+        if kind is PushConsumer:
+            config = PushConfig(message_trace=trace)
+            client = PushConsumer("g", names.address, lambda _: None, config=config)
+        await client.start()
         with pytest.raises(OSError, match="planned"):
-            await producer.close()
-        await names.until(lambda: all(channel.is_closed for channel in names.channels))
-
-
-async def test_a_consumer_whose_close_failed_closes_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connections of the trace, and its last reports, would stay until the process ends."""
-    close = GroupMember.close
-
-    async def fail(member: GroupMember) -> None:
-        await close(member)
-        raise OSError("planned")
-
-    monkeypatch.setattr(GroupMember, "close", fail)
-    async with Names() as names:
-        config = PushConfig(message_trace=MessageTraceConfig())
-        consumer = PushConsumer("g", names.address, lambda _: None, config=config)
-        await consumer.start()
-        with pytest.raises(OSError, match="planned"):
-            await consumer.close()
+            await client.close()
         await names.until(lambda: all(channel.is_closed for channel in names.channels))
 
 

@@ -45,15 +45,6 @@ async def test_a_connection_that_ended_is_lost_not_closed() -> None:
         assert response.code == ResponseCode.SUCCESS
 
 
-async def test_another_name_server_is_used() -> None:
-    """One name server that restarts would leave the client without routes, with others at hand."""
-    async with Peer() as first, Peer() as second, pool_with(cut(9, first.address)) as pool:
-        servers = NameServers((first.address, second.address), pool, 5000)
-        await servers.request(RequestCode.GET_ROUTEINTO_BY_TOPIC)
-        assert not first.seen
-        assert len(second.seen) == 1
-
-
 async def test_a_topic_that_one_name_server_lacks_is_requested_at_the_next() -> None:
     """With a name server that was just started, sends would fail though the others know the topic."""
     async with Names() as empty, Names(T={"b": "127.0.0.1:1"}) as full, pool_with(lambda _: None) as pool:

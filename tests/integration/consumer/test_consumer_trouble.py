@@ -190,13 +190,6 @@ def test_settings_of_a_wrong_type(settings: dict[str, Any]) -> None:
         PushConfig(message_trace=True)  # type: ignore[arg-type]
 
 
-def test_a_handler_that_cannot_be_called() -> None:
-    """The consumer would start, and fail on each message."""
-    for given in ({"handler": 5}, {"batch_handler": "handle"}):
-        with pytest.raises(ConfigInvalid, match="cannot be called"):
-            PushConsumer("g", "127.0.0.1:1", **given)
-
-
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_a_batch_is_its_handlers_own_list(

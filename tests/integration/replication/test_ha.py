@@ -147,16 +147,6 @@ async def test_a_slave_that_stops_while_it_catches_up(brokers: Pair, monkeypatch
         assert sum(ends[0]) == 400
 
 
-async def test_messages_copied_in_a_burst_are_dispatched_after_it(brokers: Pair) -> None:
-    """Consumers of a slave that caught up would get the last messages only after the next frame."""
-    master = await brokers.master(haSendHeartbeatInterval="19000")
-    await send(brokers, 1000, size=3000)
-    slave = await brokers.slave()
-    await caught_up(master, slave)
-    await until(lambda: slave.store.dispatch_behind_bytes == 0)
-    assert sum(slave.store.max_offset_in_queue("HaTopic", queue_id) for queue_id in range(4)) == 1000
-
-
 async def test_slaves_of_slaves(brokers: Pair) -> None:
     """Many slaves would all load the master."""
     master = await brokers.master()

@@ -235,6 +235,26 @@ async def served(parts: BrokerParts, clients: int = 1) -> AsyncIterator[list[Par
     parts.store.close()
 
 
+@asynccontextmanager
+async def broker(root: Path, *topics: str, **settings: Any) -> AsyncIterator[tuple[BrokerParts, PartsClient]]:
+    """Serve a broker with topics of two queues, and with a client. settings: of `BrokerParts`."""
+    parts = BrokerParts(root, **settings)
+    parts.add_topics(*topics)
+    async with served(parts) as (client,):
+        yield parts, client
+
+
+@asynccontextmanager
+async def broker_of_two(
+    root: Path, *topics: str, **settings: Any
+) -> AsyncIterator[tuple[BrokerParts, PartsClient, PartsClient]]:
+    """As `broker`, with two clients."""
+    parts = BrokerParts(root, **settings)
+    parts.add_topics(*topics)
+    async with served(parts, clients=2) as (one, other):
+        yield parts, one, other
+
+
 def topic(name: str, **settings: Any) -> TopicConfig:
     """Return a topic of two queues."""
     defaults = {"read_queue_nums": 2, "write_queue_nums": 2, "perm": 6}

@@ -12,7 +12,7 @@ from rocketpy.protocol.headers import (
     CreateTopicRequestHeader,
 )
 from rocketpy_broker.config.file import load_broker_config
-from tests.unit.handlers.broker_parts import BrokerParts, served
+from tests.unit.handlers.broker_parts import BrokerParts, broker, served
 from tests.unit.store.helpers import put
 
 
@@ -27,8 +27,7 @@ def new_topic(name: str, **settings: Any) -> CreateTopicRequestHeader:
 
 async def test_an_existing_topic_stays_if_the_client_says_so(tmp_path: Path) -> None:
     """A topic that was created a moment ago would lose queues with messages."""
-    parts = BrokerParts(tmp_path)
-    async with served(parts) as (client,):
+    async with broker(tmp_path) as (parts, client):
         for queues, code in ((3, ResponseCode.SUCCESS), (1, ResponseCode.TOPIC_EXIST_ALREADY)):
             header = new_topic("T", write_queue_nums=queues, only_if_missing=True)
             assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, header)).code == code
@@ -65,9 +64,7 @@ async def test_an_invalid_topic_is_not_created(
 
 async def test_unused_and_expired_queues_are_deleted_on_request(tmp_path: Path) -> None:
     """cleanUnusedTopic, cleanExpiredCQ: queues without a topic or a message would stay on the disk."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T") as (parts, client):
         put(parts.store, 0, topic="Unused")
         put(parts.store, 1)
         assert (await client.call(RequestCode.CLEAN_UNUSED_TOPIC)).code == ResponseCode.SUCCESS
@@ -78,9 +75,7 @@ async def test_unused_and_expired_queues_are_deleted_on_request(tmp_path: Path) 
 
 async def test_a_queue_without_messages_is_not_an_expired_one(tmp_path: Path) -> None:
     """It would be numbered from 0 again after a restart, below the offsets of consumer groups."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T") as (parts, client):
         parts.store.queues.get_or_add("T", 0).begin_at(7)
         assert (await client.call(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == ResponseCode.SUCCESS
         assert parts.store.max_offset_in_queue("T", 0) == 7

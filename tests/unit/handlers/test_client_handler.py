@@ -20,10 +20,8 @@ from rocketpy.protocol.message.sysflag import TopicSysFlag
 from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command
 from rocketpy_broker.config.model import ConsumeConfig, TopicsConfig
 from rocketpy_broker.services.metadata.clients import EXPIRED_MS
-from tests.unit.handlers.broker_parts import BrokerParts, PartsClient, heartbeat, served
+from tests.unit.handlers.broker_parts import BrokerParts, PartsClient, broker, heartbeat, served
 from tests.waiting import until
-
-CHANGED = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 
 
 async def members(client: PartsClient) -> list[str]:
@@ -36,26 +34,10 @@ async def members(client: PartsClient) -> list[str]:
     return GetConsumerListByGroupResponseBody.decode(response.body).consumer_id_list
 
 
-async def test_members_are_notified_when_one_joins_or_leaves(tmp_path: Path) -> None:
-    """QUIRKS 41. Queues of a member that has left would wait for the next periodic rebalance."""
-    async with served(BrokerParts(tmp_path), clients=2) as (first, second):
-        assert (await first.beat("c1")).code == ResponseCode.SUCCESS
-        await until(lambda: first.notified == [CHANGED])
-        assert (await second.beat("c2")).code == ResponseCode.SUCCESS
-        await until(lambda: len(first.notified) == 2 and len(second.notified) == 1)
-        assert (await second.beat("c2")).code == ResponseCode.SUCCESS
-        assert await members(first) == ["c1", "c2"]
-        assert len(first.notified) == 2  # the second heartbeat has changed nothing
-        second.channel.close()
-        await until(lambda: len(first.notified) == 3)
-        assert await members(first) == ["c1"]
-
-
 @pytest.mark.parametrize("of_group", [False, True])
 async def test_notifications_can_be_switched_off(tmp_path: Path, of_group: bool) -> None:
     """notifyConsumerIdsChangedEnable, of broker and group: large groups would rebalance too often."""
-    parts = BrokerParts(tmp_path, consume=ConsumeConfig(notify_ids_changed=of_group))
-    async with served(parts) as (client,):
+    async with broker(tmp_path, consume=ConsumeConfig(notify_ids_changed=of_group)) as (parts, client):
         settings = SubscriptionGroupConfig(group_name="g", notify_consumer_ids_changed_enable=not of_group)
         await parts.groups.update(settings)
         await client.beat()
@@ -65,8 +47,7 @@ async def test_notifications_can_be_switched_off(tmp_path: Path, of_group: bool)
 
 async def test_a_client_that_unregisters_or_is_silent_leaves_its_groups(tmp_path: Path) -> None:
     """QUIRKS 10. The queues of a client that is gone would stay assigned to it."""
-    parts = BrokerParts(tmp_path)
-    async with served(parts) as (client,):
+    async with broker(tmp_path) as (parts, client):
         header = UnregisterClientRequestHeader(client_id="c1", consumer_group="g", producer_group="p")
         await client.beat()
         for _ in range(2):  # clients send it for each of their groups
@@ -84,8 +65,7 @@ async def test_a_client_that_unregisters_or_is_silent_leaves_its_groups(tmp_path
 
 async def test_a_heartbeat_creates_the_retry_topic(tmp_path: Path) -> None:
     """QUIRKS 13. A consumer could not pull the messages that it returned."""
-    parts = BrokerParts(tmp_path)
-    async with served(parts) as (client,):
+    async with broker(tmp_path) as (parts, client):
         await client.beat(unit_mode=True)
         topic = parts.topics.get("%RETRY%g")
         assert topic is not None
@@ -108,8 +88,7 @@ async def test_a_group_without_room_for_a_retry_topic_is_registered(tmp_path: Pa
 
 async def test_a_group_that_may_not_be_created_gets_no_retry_topic(tmp_path: Path) -> None:
     """autoCreateSubscriptionGroup=false: a typing error would create a topic."""
-    parts = BrokerParts(tmp_path, consume=ConsumeConfig(auto_create_group=False))
-    async with served(parts) as (client,):
+    async with broker(tmp_path, consume=ConsumeConfig(auto_create_group=False)) as (parts, client):
         assert (await client.beat()).code == ResponseCode.SUCCESS
         assert parts.topics.get("%RETRY%g") is None
 

@@ -28,7 +28,7 @@ from rocketpy.protocol.headers import (
     ViewBrokerStatsDataRequestHeader,
 )
 from rocketpy_broker.handlers import consume_stats
-from tests.unit.handlers.broker_parts import BrokerParts, PartsClient, served
+from tests.unit.handlers.broker_parts import BrokerParts, PartsClient, broker, served
 from tests.unit.store.helpers import put
 
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -194,8 +194,7 @@ async def test_groups_are_compared_by_their_lowest_offsets(tmp_path: Path) -> No
 
 async def test_statistics_of_a_topic_are_shown(tmp_path: Path) -> None:
     """The tool statsAll would show no rate while messages arrive."""
-    parts = BrokerParts(tmp_path)
-    async with served(parts) as (client,):
+    async with broker(tmp_path) as (parts, client):
         header = ViewBrokerStatsDataRequestHeader(stats_name="TOPIC_PUT_NUMS", stats_key="T")
         missing = await client.call(RequestCode.VIEW_BROKER_STATS_DATA, header)
         assert (missing.code, missing.remark) == (1, "The stats <TOPIC_PUT_NUMS> <T> not exist")

@@ -14,7 +14,7 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.services.cluster.slave_sync import WITH_VERSIONS
-from tests.unit.handlers.broker_parts import BrokerParts, PartsClient, served
+from tests.unit.handlers.broker_parts import BrokerParts, PartsClient, broker, served
 from tests.unit.store.helpers import put
 
 
@@ -34,8 +34,7 @@ async def commit(client: PartsClient, offset: int, group: str = "g", queue_id: i
 
 async def test_a_new_group_starts_at_0_of_a_queue_that_is_whole(tmp_path: Path) -> None:
     """QUIRKS 33. A new group would miss the messages that were sent before its first start."""
-    parts = BrokerParts(tmp_path)
-    async with served(parts) as (client,):
+    async with broker(tmp_path) as (parts, client):
         put(parts.store, 0)
         assert (await query(client)).ext_fields() == {"offset": "0"}
         # the first messages of this queue have expired
@@ -46,8 +45,7 @@ async def test_a_new_group_starts_at_0_of_a_queue_that_is_whole(tmp_path: Path) 
 
 async def test_a_group_starts_at_the_first_message_since_the_deletion_of_its_topic(tmp_path: Path) -> None:
     """Queues of the new topic continue the old offsets: a group without one would begin at their end."""
-    parts = BrokerParts(tmp_path)
-    async with served(parts) as (client,):
+    async with broker(tmp_path) as (parts, client):
         put(parts.store, 0)
         put(parts.store, 1)
         parts.store.queues.queues["T", 0].min_offset = 1
@@ -63,8 +61,7 @@ async def test_a_group_starts_at_the_first_message_since_the_deletion_of_its_top
 
 async def test_offsets_above_the_limit_are_rejected(tmp_path: Path) -> None:
     """maxConsumerOffsets: clients could fill the memory of the broker with offsets of invented queues."""
-    parts = BrokerParts(tmp_path, consume=ConsumeConfig(offsets_max=1))
-    async with served(parts) as (client,):
+    async with broker(tmp_path, consume=ConsumeConfig(offsets_max=1)) as (_parts, client):
         assert (await commit(client, 1)).code == ResponseCode.SUCCESS
         response = await commit(client, 1, queue_id=1)
         assert (response.code, "maxConsumerOffsets" in (response.remark or "")) == (
@@ -75,8 +72,7 @@ async def test_offsets_above_the_limit_are_rejected(tmp_path: Path) -> None:
 
 async def test_a_slave_gets_commit_times_only_on_request(tmp_path: Path) -> None:
     """A Java slave could not read the response, or a slave of rocketpy would lack the times it merges by."""
-    parts = BrokerParts(tmp_path)
-    async with served(parts) as (client,):
+    async with broker(tmp_path) as (_parts, client):
         await commit(client, 7)
         plain = await client.call(RequestCode.GET_ALL_CONSUMER_OFFSET)
         assert ConsumerOffsetSerializeWrapper.decode(plain.body).version_table is None

@@ -21,7 +21,15 @@ from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.filter.sql92 import Expression
 from rocketpy_broker.store.busy import Reason
 from tests.turns import Turns
-from tests.unit.handlers.broker_parts import BrokerParts, PartsClient, pull_header, served, topic
+from tests.unit.handlers.broker_parts import (
+    BrokerParts,
+    PartsClient,
+    broker,
+    broker_of_two,
+    pull_header,
+    served,
+    topic,
+)
 from tests.waiting import until
 
 LONG_MS = 15_000
@@ -53,9 +61,7 @@ async def hold(
 
 async def test_a_slave_without_a_new_message_lets_the_consumer_wait(tmp_path: Path) -> None:
     """A consumer that reads from a slave would ask again at once, thousands of times a second."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T") as (parts, client):
         await client.send()
         parts.store.reject(Reason.SLAVE, StoreError("a slave"))
         response = await client.pull(1)
@@ -67,9 +73,7 @@ async def test_the_group_decides_which_broker_is_read(
     tmp_path: Path, slave_read: bool, broker_id: str
 ) -> None:
     """slaveReadEnable: consumers would read from a slave although its operator switched that off."""
-    parts = BrokerParts(tmp_path, consume=ConsumeConfig(slave_read=slave_read))
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T", consume=ConsumeConfig(slave_read=slave_read)) as (parts, client):
         await parts.groups.update(SubscriptionGroupConfig(group_name="g", broker_id=3))
         response = await client.pull()
         assert response.ext_fields()["suggestWhichBrokerId"] == broker_id
@@ -154,9 +158,7 @@ async def test_a_push_consumer_is_filtered_by_its_last_heartbeat(tmp_path: Path)
 
 async def test_an_expression_that_is_switched_off_later_is_rejected(tmp_path: Path) -> None:
     """enablePropertyFilter: consumers that are online would go on to use expressions."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T") as (_parts, client):
         await client.beat(subscriptions=(subscription("a = 1", kind="SQL92"),))
         response = await client.pull(sub=None, sub_version=1)
         assert (response.code, "by SQL92" in (response.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
@@ -181,9 +183,7 @@ async def test_the_filter_of_the_topic_applies_to_retries(tmp_path: Path) -> Non
 
 async def test_a_held_pull_ends_with_its_time(tmp_path: Path) -> None:
     """A consumer would get no response, and take the broker for dead."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T") as (parts, client):
         await client.send(b"first")
         pulling = await hold(parts, client, 1)
         parts.now_ms = LONG_MS - 1
@@ -199,9 +199,10 @@ async def test_a_held_pull_ends_with_its_time(tmp_path: Path) -> None:
 async def test_the_broker_limits_how_long_a_pull_is_held(tmp_path: Path, wanted_ms: int) -> None:
     """longPollingEnable=false, and consumers that ask for more than 2 minutes: pulls would pile up."""
     long = wanted_ms > 1000
-    parts = BrokerParts(tmp_path, consume=ConsumeConfig(long_polling=long, short_polling_ms=500))
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T", consume=ConsumeConfig(long_polling=long, short_polling_ms=500)) as (
+        parts,
+        client,
+    ):
         await client.send()
         pulling = asyncio.ensure_future(client.pull(1, wait_ms=wanted_ms))
         await until(lambda: parts.holds)
@@ -212,9 +213,7 @@ async def test_the_broker_limits_how_long_a_pull_is_held(tmp_path: Path, wanted_
 
 async def test_pulls_that_may_not_wait_get_a_response_at_once(tmp_path: Path) -> None:
     """A manual pull would block its caller, or a oneway pull would get a response."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T") as (parts, client):
         await client.send()
         assert (await client.pull(1)).code == ResponseCode.PULL_NOT_FOUND
         command = Command.request(RequestCode.PULL_MESSAGE, pull_header(1, wait_ms=LONG_MS))
@@ -228,9 +227,7 @@ async def test_pulls_that_may_not_wait_get_a_response_at_once(tmp_path: Path) ->
 
 async def test_a_held_pull_waits_for_a_matching_message(tmp_path: Path) -> None:
     """A consumer of a rare tag would pull after every message, or read filtered messages twice."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts, clients=2) as (consumer, producer):
+    async with broker_of_two(tmp_path, "T") as (parts, consumer, producer):
         await producer.send()
         pulling = await hold(parts, consumer, 1, sub="rare")
         await producer.send(b"often", "TAGS\x01often\x02")
@@ -250,9 +247,7 @@ async def test_a_held_pull_waits_for_a_matching_message(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ends_by", ["arrival", "time"])
 async def test_a_held_pull_is_checked_again(tmp_path: Path, ends_by: str) -> None:
     """A consumer whose topic lost its read permission would get the messages that arrive while it waits."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts, clients=2) as (consumer, producer):
+    async with broker_of_two(tmp_path, "T") as (parts, consumer, producer):
         await producer.send()
         pulling = await hold(parts, consumer, 1)
         await parts.topics.update(topic("T", perm=2))
@@ -329,9 +324,7 @@ async def test_pulls_that_end_together_leave_time_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """32,000 pulls that timed out, or whose connection closed, at the same moment blocked the broker."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts, clients=2) as (consumer, producer):
+    async with broker_of_two(tmp_path, "T") as (parts, consumer, producer):
         await producer.send()
         pulls = [await hold(parts, consumer, 1) for _ in range(60)]
         readings = itertools.count()
@@ -352,9 +345,7 @@ async def test_pulls_that_end_together_leave_time_for_others(
 
 async def test_the_pulls_of_a_connection_are_checked_together(tmp_path: Path) -> None:
     """Each of a thousand pulls of one consumer would be checked when a message arrives for all of them."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts, clients=2) as (consumer, producer):
+    async with broker_of_two(tmp_path, "T") as (parts, consumer, producer):
         await producer.send()
         pulls = [await hold(parts, consumer, 1, sub=sub) for sub in ("a", "*") for _ in range(20)]
         checks = Turns(lambda *_: None)

@@ -20,7 +20,7 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy.protocol.message.record import decode_all
 from rocketpy.protocol.remoting.command import Command
-from tests.unit.handlers.broker_parts import BrokerParts, PartsClient, served
+from tests.unit.handlers.broker_parts import PartsClient, broker
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import put
 
@@ -37,8 +37,7 @@ async def by_key(client: PartsClient, key: str, count: int = 8, *, unique: bool 
 
 async def test_offsets_and_times_of_a_queue(tmp_path: Path) -> None:
     """A consumer that starts at a time or at an end of the queue would start at another message."""
-    parts = BrokerParts(tmp_path)
-    async with served(parts) as (client,):
+    async with broker(tmp_path) as (parts, client):
         put(parts.store, *range(3))
         stored_ms = parts.records()[0].store_timestamp
         for code, header, expected in (
@@ -65,8 +64,7 @@ async def test_offsets_and_times_of_a_queue(tmp_path: Path) -> None:
 
 async def test_messages_are_found_by_their_keys(tmp_path: Path) -> None:
     """A query by unique id would return fewer messages than stored, or one by key more than requested."""
-    parts = BrokerParts(tmp_path)
-    async with served(parts) as (client,):
+    async with broker(tmp_path) as (parts, client):
         put(parts.store, *range(5))
         assert len(decode_all((await by_key(client, "all", 2)).body)) == 2
         assert len(decode_all((await by_key(client, "all", 2, unique=True)).body)) == 5
@@ -79,8 +77,7 @@ async def test_messages_are_found_by_their_keys(tmp_path: Path) -> None:
 
 async def test_records_that_the_account_may_not_read_are_left_out(tmp_path: Path) -> None:
     """Two keys with the same hash would show an account the messages of another topic."""
-    parts = BrokerParts(tmp_path, may_read=lambda _, record: b"body 1" not in record)
-    async with served(parts) as (client,):
+    async with broker(tmp_path, may_read=lambda _, record: b"body 1" not in record) as (parts, client):
         put(parts.store, 0, 1)
         assert [record.body for record in decode_all((await by_key(client, "all")).body)] == [b"body 0"]
         assert (await by_key(client, "k1")).code == ResponseCode.QUERY_NOT_FOUND
@@ -95,8 +92,7 @@ async def entries(client: PartsClient, **header: Any) -> tuple[Command, QueryCon
 
 async def test_entries_of_a_consume_queue_are_listed(tmp_path: Path) -> None:
     """An operator could not see why a consumer does not get a message."""
-    parts = BrokerParts(tmp_path)
-    async with served(parts) as (client,):
+    async with broker(tmp_path) as (parts, client):
         put(parts.store, *range(4))
         _, body = await entries(client, index=1, count=2, consumer_group="g")
         assert (body.min_queue_index, body.max_queue_index) == (0, 4)
@@ -115,8 +111,7 @@ async def test_entries_of_a_consume_queue_are_listed(tmp_path: Path) -> None:
 async def test_entries_of_a_queue_are_listed_while_no_index_file_can_be_created(tmp_path: Path) -> None:
     """An operator with a full disk would get an error for a queue that consumers can read."""
     disk = FaultyDisk(only="create")
-    parts = BrokerParts(tmp_path, disk=disk)
-    async with served(parts) as (client,):
+    async with broker(tmp_path, disk=disk) as (parts, client):
         put(parts.store, 0)
         disk.fail_at, disk.fail_count = disk.calls + 1, 1000
         with pytest.raises(DiskFull):

@@ -13,7 +13,7 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.config.model import SendConfig
 from rocketpy_broker.handlers.send.reply import _java_text
 from rocketpy_broker.store.busy import Reason, StoreBusy
-from tests.unit.handlers.broker_parts import BrokerParts, PartsClient, send_header, served
+from tests.unit.handlers.broker_parts import PartsClient, broker, broker_of_two, send_header
 
 REPLIES = "DefaultCluster_REPLY_TOPIC"
 TEXT = "REPLY_TO_CLIENT\x01asker@1\x02CORRELATION_ID\x017\x02"
@@ -35,8 +35,7 @@ async def test_a_reply_without_its_requester_is_stored_and_fails(
     tmp_path: Path, text: str, remark: str
 ) -> None:
     """QUIRKS 30. The replier would not try the next broker, which it does only after a failure."""
-    parts = BrokerParts(tmp_path)
-    async with served(parts) as (client,):
+    async with broker(tmp_path) as (parts, client):
         response = await reply(client, b"x", text)
         assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, remark)
         assert response.ext_fields()["queueOffset"] == "0"
@@ -45,8 +44,7 @@ async def test_a_reply_without_its_requester_is_stored_and_fails(
 
 async def test_the_requester_decides_about_success(tmp_path: Path) -> None:
     """The replier would get SUCCESS for a reply that the requester rejected, or never received."""
-    parts = BrokerParts(tmp_path)
-    async with served(parts, clients=2) as (client, requester):
+    async with broker_of_two(tmp_path) as (_parts, client, requester):
         await requester.produce("asker@1", "p")
         requester.respond = lambda request: request.reply(1, remark="no such request")
         response = await reply(client, b"x")
@@ -63,14 +61,16 @@ async def test_the_requester_decides_about_success(tmp_path: Path) -> None:
 
 async def test_a_reply_may_be_pushed_without_being_stored(tmp_path: Path) -> None:
     """storeReplyMessageEnable=false, and a busy store: the requester would not get the reply."""
-    parts = BrokerParts(tmp_path / "a", send=SendConfig(store_replies=False))
-    async with served(parts, clients=2) as (client, requester):
+    async with broker_of_two(tmp_path / "a", send=SendConfig(store_replies=False)) as (
+        parts,
+        client,
+        requester,
+    ):
         await requester.produce("asker@1", "p")
         response = await reply(client, b"x")
         assert (response.code, response.ext_fields()["msgId"]) == (ResponseCode.SUCCESS, "0")
         assert parts.store.max_physical_offset == 0
-    parts = BrokerParts(tmp_path / "b")
-    async with served(parts, clients=2) as (client, requester):
+    async with broker_of_two(tmp_path / "b") as (parts, client, requester):
         await requester.produce("asker@1", "p")
         parts.store.reject(Reason.BUSY, StoreBusy("busy"))
         assert (await reply(client, b"x")).code == ResponseCode.SUCCESS
@@ -79,8 +79,7 @@ async def test_a_reply_may_be_pushed_without_being_stored(tmp_path: Path) -> Non
 
 async def test_a_reply_is_checked_like_a_send(tmp_path: Path) -> None:
     """A reply could be stored in a topic that takes no messages."""
-    parts = BrokerParts(tmp_path)
-    async with served(parts) as (client,):
+    async with broker(tmp_path) as (parts, client):
         header = SendMessageRequestHeader(
             producer_group="p", topic="TBW102", default_topic="", default_topic_queue_nums=1, queue_id=0,
             sys_flag=0, born_timestamp=1, flag=0,

@@ -17,7 +17,7 @@ from rocketpy.protocol.message.sysflag import TopicSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.store import MessageInner
-from tests.unit.handlers.broker_parts import HOST, BrokerParts, PartsClient, served
+from tests.unit.handlers.broker_parts import HOST, BrokerParts, PartsClient, broker, served
 
 SCHEDULED = "SCHEDULE_TOPIC_XXXX"
 
@@ -38,9 +38,7 @@ def only(records: list[Record]) -> Record:
 @pytest.mark.parametrize(("level", "used"), [(1, 1), (0, 3), (9, 4)])
 async def test_a_returned_message_is_delivered_again_later(tmp_path: Path, level: int, used: int) -> None:
     """QUIRKS 37. A consumer would get the message again at once, while its problem lasts."""
-    parts = BrokerParts(tmp_path, delay_levels="1s 2s 3s 4s")
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T", delay_levels="1s 2s 3s 4s") as (parts, client):
         await client.send(b"hard", "TAGS\x01t\x02")
         assert (await send_back(client, 0, level)).code == ResponseCode.SUCCESS
         record = only(parts.records(SCHEDULED, used - 1))
@@ -58,9 +56,7 @@ async def test_a_message_that_cannot_be_consumed_becomes_a_dead_letter(
     tmp_path: Path, level: int, limit: int
 ) -> None:
     """QUIRKS 37. A consumer could not get rid of a message that it can never process."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T") as (parts, client):
         await client.send(b"bad")
         response = await send_back(client, 0, level, max_reconsume_times=limit)
         assert response.code == ResponseCode.SUCCESS
@@ -82,9 +78,7 @@ async def test_a_message_that_cannot_be_returned_is_reported(
     tmp_path: Path, settings: dict[str, Any], header: dict[str, Any], code: int, remark: str
 ) -> None:
     """A consumer would commit the offset of a message that is neither retried nor a dead letter."""
-    parts = BrokerParts(tmp_path, **settings)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T", **settings) as (parts, client):
         await client.send()
         response = await send_back(client, **{"offset": 0, **header})
         assert (response.code, remark in (response.remark or "")) == (code, True), response.remark
@@ -122,9 +116,7 @@ def stored(parts: BrokerParts, text: str = "", times: int = 0) -> int:
 
 async def test_a_retry_topic_that_a_producer_has_set_does_not_count(tmp_path: Path) -> None:
     """An account that may send to one topic could have its messages delivered as those of another."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T") as (parts, client):
         offset = stored(parts, "RETRY_TOPIC\x01Foreign\x02ORIGIN_MESSAGE_ID\x01forged\x02")
         assert (await send_back(client, offset, -1)).code == ResponseCode.SUCCESS
         found = props.decode(only(parts.records("%DLQ%g")).properties)
@@ -139,9 +131,7 @@ async def test_any_number_of_retries_can_be_returned(
     tmp_path: Path, times: int, used: int | None, after: int
 ) -> None:
     """A consumer could never return the message, or it would wait in a queue that no level has."""
-    parts = BrokerParts(tmp_path, delay_levels="1s 2s 3s 4s")
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T", delay_levels="1s 2s 3s 4s") as (parts, client):
         response = await send_back(client, stored(parts, times=times), 0, max_reconsume_times=16)
         assert response.code == ResponseCode.SUCCESS
         where = ("%DLQ%g",) if used is None else (SCHEDULED, used - 1)
@@ -167,9 +157,7 @@ async def test_a_retry_without_a_queue_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("unit_mode", "flags"), [(False, 0), (True, TopicSysFlag.UNIT_SUB)])
 async def test_the_retry_topic_of_a_unit_is_marked(tmp_path: Path, unit_mode: bool, flags: int) -> None:
     """The tools of units would not find the topic."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T") as (parts, client):
         await client.send()
         assert (await send_back(client, 0, 1, unit_mode=unit_mode)).code == ResponseCode.SUCCESS
         retries = parts.topics.get("%RETRY%g")

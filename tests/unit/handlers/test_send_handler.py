@@ -25,7 +25,7 @@ from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.busy import PendingFull, Reason, StoreBusy
 from rocketpy_broker.store.files.disk import OsDisk
-from tests.unit.handlers.broker_parts import HOST, BrokerParts, send_header, served
+from tests.unit.handlers.broker_parts import HOST, BrokerParts, broker, send_header, served
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import message
 from tests.waiting import LIMIT_S, until
@@ -50,9 +50,7 @@ async def test_sends_of_one_buffer_are_written_together(
             super().pwrite(handle, data, position)
 
     disk = Disk()
-    parts = BrokerParts(tmp_path, disk=disk)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T", disk=disk) as (_parts, client):
         await client.send(b"first")
         writes = disk.writes
         responses = await asyncio.gather(*(client.send(b"%d" % number) for number in range(20)))
@@ -75,9 +73,7 @@ async def test_the_broker_chooses_a_queue_that_is_read(tmp_path: Path) -> None:
 
 async def test_a_oneway_send_gets_no_response(tmp_path: Path) -> None:
     """A response to a oneway send could be taken for that of another request."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T") as (parts, client):
         for body in (b"one", encode_batch([(0, b"two", b"")])):
             header = send_header(batch=body != b"one")
             command = Command.request(RequestCode.SEND_MESSAGE_V2, header, body)
@@ -128,9 +124,7 @@ async def test_invalid_sends_are_rejected(
 
 async def test_no_send_is_accepted_before_the_configured_time(tmp_path: Path) -> None:
     """startAcceptSendRequestTimeStamp: producers would send while operators still prepare the broker."""
-    parts = BrokerParts(tmp_path, send=SendConfig(start_accept_ms=100))
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T", send=SendConfig(start_accept_ms=100)) as (parts, client):
         parts.time_ms = 99
         response = await client.send()
         assert (response.code, "until 100 ms" in (response.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
@@ -215,9 +209,7 @@ async def test_a_delayed_message_goes_to_the_queue_of_its_level(
     tmp_path: Path, level: str, used: int
 ) -> None:
     """QUIRKS 20, 29. A level above the last one would name a queue that nothing delivers from."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T") as (parts, client):
         response = await client.send(text=f"DELAY\x01{level}\x02", queue_id=1)
         assert response.ext_fields()["queueId"] == "1"
         assert parts.delayed == [used] * (used > 0)
@@ -228,9 +220,7 @@ async def test_a_delayed_message_goes_to_the_queue_of_its_level(
 
 async def test_without_delay_levels_a_delayed_message_is_rejected(tmp_path: Path) -> None:
     """With an empty messageDelayLevel, a delayed message would be delivered at once."""
-    parts = BrokerParts(tmp_path, delay_levels="")
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T", delay_levels="") as (parts, client):
         response = await client.send(text="DELAY\x011\x02")
         assert (response.code, parts.records()) == (ResponseCode.MESSAGE_ILLEGAL, [])
         assert "messageDelayLevel is empty" in (response.remark or "")
@@ -239,9 +229,7 @@ async def test_without_delay_levels_a_delayed_message_is_rejected(tmp_path: Path
 
 async def test_a_half_message_is_hidden_from_consumers(tmp_path: Path) -> None:
     """QUIRKS 27. Consumers would read a message whose transaction may be rolled back."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T") as (parts, client):
         text = "TRAN_MSG\x01true\x02DELAY\x011\x02"
         assert (await client.send(text=text, sys_flag=PREPARED)).code == ResponseCode.SUCCESS
         assert parts.records() == []
@@ -274,8 +262,7 @@ async def test_a_message_that_was_retried_often_enough_is_a_dead_letter(
 )
 async def test_topics_of_units_are_marked(tmp_path: Path, topic: str, flags: int) -> None:
     """Name servers, which list the topics of units by these flags, would not list them."""
-    parts = BrokerParts(tmp_path)
-    async with served(parts) as (client,):
+    async with broker(tmp_path) as (parts, client):
         assert (await client.send(topic=topic, unit_mode=True)).code == ResponseCode.SUCCESS
         created = parts.topics.get(topic)
     assert created is not None
@@ -284,8 +271,7 @@ async def test_topics_of_units_are_marked(tmp_path: Path, topic: str, flags: int
 
 async def test_a_retry_topic_is_created_without_a_model(tmp_path: Path) -> None:
     """A consumer whose retry topic is missing would lose the messages that it returns."""
-    parts = BrokerParts(tmp_path, topics=TopicsConfig(auto_create=False))
-    async with served(parts) as (client,):
+    async with broker(tmp_path, topics=TopicsConfig(auto_create=False)) as (parts, client):
         assert (await client.send(topic="%RETRY%g")).code == ResponseCode.SUCCESS
         assert (await client.send(topic="Other")).code == ResponseCode.TOPIC_NOT_EXIST
         assert len(parts.records("%RETRY%g")) == 1
@@ -297,9 +283,7 @@ async def test_a_retry_topic_is_created_without_a_model(tmp_path: Path) -> None:
 async def test_only_sends_that_wait_are_parked(tmp_path: Path) -> None:
     """SYNC_FLUSH, SYNC_MASTER: a producer with WAIT=false would wait, or one without it would not."""
     parked: list[tuple[list[ParkedResponse], int]] = []
-    parts = BrokerParts(tmp_path, park=lambda sends, end: parked.append((sends, end)))
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T", park=lambda sends, end: parked.append((sends, end))) as (parts, client):
         assert (await client.send(text="WAIT\x01false\x02")).code == ResponseCode.SUCCESS
         waiting = asyncio.ensure_future(client.send(b"waits"))
         await until(lambda: len(parked) == 2)

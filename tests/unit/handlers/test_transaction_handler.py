@@ -11,7 +11,7 @@ from rocketpy.protocol.message.message_id import decode_message_id
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy_broker.services.delay.topic_rewrite import OP_TOPIC
 from rocketpy_broker.store.busy import Reason
-from tests.unit.handlers.broker_parts import BrokerParts, PartsClient, served
+from tests.unit.handlers.broker_parts import PartsClient, broker
 from tests.unit.store.faulty_disk import FaultyDisk
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
@@ -33,9 +33,7 @@ async def half(client: PartsClient, body: bytes, decision: int = COMMIT) -> EndT
 
 async def test_an_undecided_producer_leaves_the_transaction_open(tmp_path: Path) -> None:
     """A producer that does not know the result yet would roll its transaction back."""
-    parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T") as (parts, client):
         header = await half(client, b"x", UNKNOWN)
         assert (await client.call(RequestCode.END_TRANSACTION, header)).code == ResponseCode.SUCCESS
         assert parts.transactions.table.is_open(header.tran_state_table_offset)
@@ -45,9 +43,7 @@ async def test_an_undecided_producer_leaves_the_transaction_open(tmp_path: Path)
 async def test_a_failed_end_leaves_the_transaction_open(tmp_path: Path) -> None:
     """A transaction whose end cannot be stored would be lost."""
     disk = FaultyDisk(only="pwrite")
-    parts = BrokerParts(tmp_path, disk=disk)
-    parts.add_topics("T")
-    async with served(parts) as (client,):
+    async with broker(tmp_path, "T", disk=disk) as (parts, client):
         header = await half(client, b"x")
         parts.store.reject(Reason.SLAVE, StoreError("a slave"))
         response = await client.call(RequestCode.END_TRANSACTION, header)
