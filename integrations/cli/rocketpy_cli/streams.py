@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 from rocketpy.errors import MessageTooLarge
+from rocketpy.runtime.tasks import subtask
 
 T = TypeVar("T")
 
@@ -77,6 +78,8 @@ class Output:
         self._waiting: list[bytes] = []
         self._writing = asyncio.Lock()
         self._thread = _DaemonThread()
+        self._running: asyncio.Task[None] | None = None
+        """The write of the thread. It goes on when the call that began it is cancelled."""
 
     async def write(self, data: bytes) -> None:
         """Write bytes after those of earlier calls; return when they are written.
@@ -86,16 +89,27 @@ class Output:
         Raises:
             BrokenPipeError: The reader has closed the pipe.
         """
-        if not self._waiting and not self._writing.locked():
+        if not self._waiting and not self._writing.locked() and self._running is None:
             data = self._write_now(data)
             if not data:
                 return
         self._waiting.append(data)
         async with self._writing:
+            await self._wait_written()
             if self._waiting:
                 whole = b"".join(self._waiting)
                 self._waiting.clear()
-                await self._thread.call(partial(_write, self._descriptor, whole))
+                work = self._thread.call(partial(_write, self._descriptor, whole))
+                self._running = subtask(work, "write")
+                await self._wait_written()
+
+    async def _wait_written(self) -> None:
+        if self._running is not None:
+            try:
+                await asyncio.shield(self._running)
+            finally:
+                if self._running.done():
+                    self._running = None
 
     def _write_now(self, data: bytes) -> bytes:
         """Write what can be written without blocking; return the rest."""

@@ -260,6 +260,28 @@ async def test_a_reader_that_closes_the_pipe_ends_the_command(
         assert await process.wait() == 0
 
 
+async def test_messages_that_are_not_written_are_not_committed(
+    cluster: EmbeddedCluster, producer: Producer
+) -> None:
+    """After Ctrl-C, the group would skip the messages that the reader of a full pipe did not get."""
+    await producer.send_batch([Message("T", b"x" * 10_000) for _ in range(100)])
+    arguments = ["consume", "T", "--group", "g", "--follow", "-n", cluster.namesrv_address]
+    end, pipe = os.pipe()
+    try:
+        process = await asyncio.create_subprocess_exec(*COMMAND, *arguments, stdout=pipe)
+        os.close(pipe)
+        async with asyncio.timeout(LIMIT_S):
+            read = await asyncio.to_thread(os.read, end, 1)  # the rest, 1 MB, fills the pipe
+            process.send_signal(signal.SIGINT)
+            assert await process.wait() == 130
+            while more := await asyncio.to_thread(os.read, end, 100_000):
+                read += more
+    finally:
+        os.close(end)
+    offsets = cluster.brokers[0].consumers.offsets.queues("g", "T")
+    assert sum(offsets.values()) <= read.count(b"\n") < 100
+
+
 async def test_a_slow_reader_keeps_the_process_responsive(
     cluster: EmbeddedCluster, producer: Producer
 ) -> None:

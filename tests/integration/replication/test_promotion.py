@@ -158,3 +158,9 @@ async def test_promotions_rejected_without_force(
     assert "brokerId=0" in machine.conf.read_text()
     status, output = await promote("--force")
     assert (status, "give the file of a stopped slave" in output) == (1, True)
+    machine = Machine(tmp_path, "alone", "127.0.0.1:1", "SLAVE", 1)
+    epochs = machine.store / "config" / "haEpochs.json"
+    epochs.rename(epochs.with_name("haEpochs.json.bak"))  # others may have more messages
+    status, output = await promote()
+    assert (status, "its epochs are an older copy" in output) == (1, True)
+    assert "never followed" not in output

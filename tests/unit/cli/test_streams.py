@@ -35,6 +35,30 @@ async def test_what_a_cancelled_task_gave_is_written() -> None:
     assert found == large + b"secondthird"
 
 
+async def test_a_flush_waits_for_a_cancelled_write() -> None:
+    """`consume --group` would commit messages that the reader of a full pipe has not got."""
+    end, pipe = os.pipe()
+    output = Output(pipe)
+    large = b"x" * (1 << 20)
+    try:
+        writing = asyncio.ensure_future(output.write(large))
+        await asyncio.sleep(0)
+        writing.cancel()
+        await asyncio.wait({writing})
+        flushed = asyncio.ensure_future(output.write(b""))
+        after = asyncio.ensure_future(output.write(b"after"))
+        found = await asyncio.to_thread(os.read, end, 1)
+        assert not flushed.done()
+        async with asyncio.timeout(LIMIT_S):
+            while len(found) < len(large) + 5:
+                found += await asyncio.to_thread(os.read, end, 1 << 16)
+            await asyncio.gather(flushed, after)
+    finally:
+        os.close(pipe)
+        os.close(end)
+    assert found == large + b"after"
+
+
 async def test_a_pipe_with_room_is_written_at_once() -> None:
     """Each pull would cost a thread switch, or a full pipe would block the event loop."""
     end, pipe = os.pipe()

@@ -214,7 +214,12 @@ def test_a_clock_set_back_delays_no_message_twice(world: World) -> None:
     assert world.deliver(5999 - hour) == (0, 6000 - hour)
     assert world.deliver(6000 - hour) == (1, 10_000 - hour)
     assert world.deliver(10_000 - hour) == (1, None)
-    assert [record.body for record in world.delivered()] == [b"a", b"b", b"c"]
+    # the clock is set back once more, by less
+    world.send(2, b"d")
+    assert world.deliver(-hour - 50_000) == (0, -hour - 45_000)
+    assert world.deliver(-hour - 45_001) == (0, -hour - 45_000)
+    assert world.deliver(-hour - 45_000) == (1, None)
+    assert [record.body for record in world.delivered()] == [b"a", b"b", b"c", b"d"]
 
 
 def test_messages_of_a_lost_queue_are_delivered_to_another(world: World) -> None:
