@@ -105,7 +105,11 @@ class QueueLag(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """The number of messages after the group's offset."""
+        """The number of messages after the group's offset.
+
+        Negative if the offset is beyond the end of the queue, which may have lost messages: the group will
+        skip that many.
+        """
         return self.end_offset - self.group_offset
 
 
@@ -120,8 +124,8 @@ class GroupLag:
 
     @property
     def total(self) -> int:
-        """The number of messages that the group has not consumed."""
-        return sum(queue.lag for queue in self.queues.values())
+        """The number of messages that the group has not consumed. Offsets beyond the end reduce no lag."""
+        return sum(max(queue.lag, 0) for queue in self.queues.values())
 
 
 class Groups:

@@ -284,4 +284,6 @@ class ConsumeStatsHandler:
 
 
 def _lag(stats: ConsumeStats) -> int:
-    return sum(offset.broker_offset - offset.consumer_offset for offset in stats.offset_table.values())
+    """Return how many messages a group has not consumed. In 4.6.0, an offset beyond the end hides others."""
+    queues = stats.offset_table.values()
+    return sum(max(queue.broker_offset - queue.consumer_offset, 0) for queue in queues)

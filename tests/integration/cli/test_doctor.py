@@ -372,6 +372,21 @@ async def test_a_group_that_is_behind(cluster: EmbeddedCluster) -> None:
     assert (await examine(namesrv, "--lag", "5")).of("lag", "ok")
 
 
+async def test_an_offset_beyond_the_end(cluster: EmbeddedCluster) -> None:
+    """After a queue has lost its end, a group skips new messages, and its lag would be below 0."""
+    (broker,) = cluster.brokers
+    await broker.consumers.groups.update(SubscriptionGroupConfig(group_name="g"))
+    broker.consumers.offsets.commit("g", "T", 0, 100)
+    async with AdminClient(cluster.namesrv_address) as admin:
+        await admin.create_topic("T", 1)
+    report = await examine(cluster.namesrv_address)
+    line = report.of("lag", "problem")
+    assert (report.status, line.subject) == (1, "group g")
+    assert "beyond the end of MessageQueue(topic='T'" in line.text
+    assert "rocketpy group reset g" in line.remedy
+    assert report.of("lag", "ok").text == "it is 0 messages behind"
+
+
 async def test_queues_that_are_not_read(cluster: EmbeddedCluster) -> None:
     """Messages that mqadmin has made unreadable would go unnoticed; the lag of RocketMQ's brokers is 0."""
     (broker,) = cluster.brokers

@@ -10,6 +10,7 @@ from rocketpy.admin.admin_client import AdminClient
 from rocketpy.admin.group_settings import GroupSettings
 from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from rocketpy.runtime.rate_limited_log import abbreviate
 from rocketpy_cli.doctor.findings import Findings
 
 _CONCURRENCY: Final = 16
@@ -57,6 +58,11 @@ async def check_groups(findings: Findings, admin: AdminClient, lag_max: int) -> 
 async def _check_lag(findings: Findings, admin: AdminClient, group: str, lag_max: int) -> None:
     lag = await admin.groups.lag(group)
     subject = f"group {group}"
+    beyond = [str(queue) for queue, found in lag.queues.items() if found.lag < 0]
+    if beyond:
+        text = f"its offset is beyond the end of {abbreviate(beyond)}; it skips messages up to its offset"
+        remedy = f"Set its offsets: rocketpy group reset {group} TOPIC --to AGE (the time since the loss)"
+        findings.problem("lag", subject, text, remedy)
     if lag.total <= lag_max:
         findings.ok("lag", subject, f"it is {lag.total} messages behind")
         return

@@ -292,6 +292,10 @@ async def test_lag_is_summed_over_brokers(admin: AdminClient, cluster: EmbeddedC
         assert set(clients.values()) == {consumer.health().client_id}
     finished = await admin.groups.lag("g", "T")
     assert finished.total == 0  # committed with the end of the member
+    await commit(cluster, {queues[0]: 2, queues[3]: 105})
+    beyond = await admin.groups.lag("g", "T")
+    assert [at.lag for at in beyond.queues.values()] == [3, 0, 0, -100]
+    assert beyond.total == 3
 
 
 async def test_offsets_are_reset_without_members(admin: AdminClient, cluster: EmbeddedCluster) -> None:
