@@ -59,6 +59,8 @@ from rocketpy_broker.store.files.batch_saver import PendingChange
 
 log = logging.getLogger("rocketpy.broker.clients")
 
+_GROUP_CHARACTERS_MAX: Final = 255
+"""Limit of a group's name, which RocketMQ's clients check; its brokers do not."""
 _LOCK_BYTES_MAX: Final = 2 << 20
 """Limit of a request to lock or unlock queues, about 25,000 of them. Not in RocketMQ."""
 _LOCK_BATCH: Final = 64
@@ -109,6 +111,7 @@ class ClientHandler:
             log.warning("%s: %s", channel.remote_address, rejection)
             raise Rejected(ResponseCode.SYSTEM_ERROR, rejection)
         beat = HeartbeatData.decode(request.body)
+        _check_group_names(beat)
         if not self.clients.reserve(channel, beat, language=request.language):
             text = "the subscriptions of this connection take too much memory; see maxConnectionBytes"
             raise Rejected(ResponseCode.SYSTEM_BUSY, text)
@@ -319,6 +322,16 @@ class ClientHandler:
                     cast(Channel, channel).oneway(
                         Command.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
                     )
+
+
+def _check_group_names(beat: HeartbeatData) -> None:
+    """Raise Rejected for a name that no RocketMQ client accepts. Names are labels of metrics."""
+    names = [data.group_name for data in beat.producer_data_set]
+    names += [data.group_name for data in beat.consumer_data_set]
+    for name in names:
+        if len(name) > _GROUP_CHARACTERS_MAX:
+            text = f"group {name[:20]!r}...: {len(name)} characters, the limit is {_GROUP_CHARACTERS_MAX}"
+            raise Rejected(ResponseCode.SYSTEM_ERROR, text)
 
 
 def _check_lock_size(request: Command) -> None:

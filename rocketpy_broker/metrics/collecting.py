@@ -5,9 +5,10 @@ Services count in plain attributes, so that no message pays for names, labels or
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.telemetry.plugin import Measured, Metric
@@ -34,6 +35,14 @@ from rocketpy_broker.store.stats import PUT_BOUNDS_MS
 from rocketpy_broker.store.upkeep.driver import StoreHealth
 
 Values = list[tuple[tuple[str, ...], float]]
+
+OTHER_GROUPS: Final = "(other groups)"
+"""Label of the sum of groups beyond `_LABEL_BYTES_MAX`."""
+_LABEL_BYTES_MAX: Final = 4 << 20
+"""Limit of one metric with a value for each group that clients name in heartbeats."""
+_CONFLICTS_MAX: Final = 1000
+_SERIES_BYTES: Final = 80
+"""Bytes of a value on the page without its label."""
 
 
 class BrokerState(NamedTuple):
@@ -168,20 +177,21 @@ def _clients(sources: MetricSources, state: BrokerState) -> Iterator[tuple[Metri
     yield catalog.CONNECTION_REFUSALS, _single_value(state.memory.refusals)
     yield (
         catalog.PRODUCERS,
-        [((group,), len(clients.producers(group))) for group in clients.producer_groups],
+        _bounded((group, len(clients.producers(group))) for group in clients.producer_groups),
+    )
+    conflicts: Iterator[tuple[tuple[str, ...], float]] = (
+        ((name, conflict.kind), 1.0)
+        for name in clients.consumer_groups
+        for conflict in clients.conflicts(name, str)
     )
     groups = [clients.consumer_group(name) for name in clients.consumer_groups]
     yield (
         catalog.CONSUMERS,
-        [((group.name,), len(group.members)) for group in groups if group is not None],
+        _bounded((group.name, len(group.members)) for group in groups if group is not None),
     )
     yield (
         catalog.CONSUMER_CONFLICTS,
-        [
-            ((name, conflict.kind), 1.0)
-            for name in clients.consumer_groups
-            for conflict in clients.conflicts(name, str)
-        ],
+        list(itertools.islice(conflicts, _CONFLICTS_MAX)),
     )
 
 
@@ -216,6 +226,19 @@ def _dledger(peer: PeerHealth | None) -> Iterator[tuple[Metric, Values]]:
         catalog.DLEDGER_LAG_SECONDS,
         [((name,), lag_ms / 1000) for peer in peers for name, lag_ms in peer.lags_ms.items()],
     )
+
+
+def _bounded(groups: Iterable[tuple[str, int]]) -> Values:
+    """Return values by group, and the sum of those beyond a limit, since clients may invent groups."""
+    values: Values = []
+    left, others = _LABEL_BYTES_MAX, 0
+    for group, count in groups:
+        left -= len(group) + _SERIES_BYTES
+        if left >= 0:
+            values.append(((group,), count))
+        else:
+            others += count
+    return [*values, ((OTHER_GROUPS,), others)] if others else values
 
 
 def _single_value(value: float) -> Values:

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from rocketpy.protocol.bodies import (
+    ConsumerData,
     GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+    ProducerData,
     SubscriptionData,
     SubscriptionGroupConfig,
 )
@@ -120,3 +123,18 @@ async def test_subscriptions_are_limited_by_the_memory_of_the_connection(tmp_pat
             True,
         )
         assert await members(client) == []
+
+
+async def test_group_names_have_a_limit(tmp_path: Path) -> None:
+    """3,000 producer groups with names of 30 KB took 93 MB, and as much in each response of /metrics."""
+    parts = BrokerParts(tmp_path)
+    async with served(parts) as (client,):
+        for producer, consumer, code in (("x" * 255, "g" * 255, 0), ("x" * 256, "g", 1), ("x", "g" * 256, 1)):
+            body = HeartbeatData(
+                client_id="me",
+                producer_data_set=[ProducerData(group_name=producer)],
+                consumer_data_set=[ConsumerData(group_name=consumer)],
+            ).encode()
+            response = await client.call(RequestCode.HEART_BEAT, body=body)
+            assert (response.code, "the limit is 255" in (response.remark or "")) == (code, bool(code))
+        assert parts.clients.producer_groups == ["x" * 255]
