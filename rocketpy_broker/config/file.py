@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from rocketpy.config import Credentials
 from rocketpy.errors import ConfigInvalid
+from rocketpy.protocol.java import trim
 from rocketpy_broker.config.keys import (
     BROKER_GROUPS,
     BROKER_KEYS,
@@ -46,6 +47,8 @@ log = logging.getLogger("rocketpy.broker.config")
 
 _Values = dict[str, dict[str, Any]]
 """Constructor arguments by group."""
+_WITHOUT_EFFECT: Final = "without_effect"
+"""Name of the group of keys in IGNORED_KEYS."""
 _REMOTE: Final = "remoteConfigUpdateEnable"
 _TLS_FILE: Final = "tls.config.file"
 """Key with the path of RocketMQ's tls.properties. All other settings take precedence over that file."""
@@ -108,6 +111,7 @@ def load_broker_config(
             listen=listen_config(values["listen"], DEFAULT_BROKER_PORT, path),
             store=StoreConfig(**{"root": Path.home() / "store", **values["store"]}, **store),
             updatable_file=_updatable(path),
+            without_effect=values[_WITHOUT_EFFECT],
             **{name: config(**values[name]) for name, config in BROKER_GROUPS.items()},
             **values["broker"],
         )
@@ -136,6 +140,7 @@ def load_namesrv_config(
         return NamesrvConfig(
             listen=listen_config(values["listen"], DEFAULT_NAMESRV_PORT, path),
             updatable_file=_updatable(path),
+            without_effect=values[_WITHOUT_EFFECT],
             metrics=MetricsConfig(**values["metrics"]),
             **{"kv_config_path": Path.home() / "namesrv" / "kvConfig.json", **values["namesrv"]},
         )
@@ -173,6 +178,7 @@ def _updatable(path: str | Path | None) -> Path | None:
 def _collect(settings: Iterable[_Setting], keys: Mapping[str, Key]) -> tuple[_Values, dict[str, str]]:
     """Return the values by group, and the place of each key; the last setting of a key counts."""
     values: _Values = {key.group: {} for key in (*LISTEN_KEYS.values(), *keys.values())}
+    values[_WITHOUT_EFFECT] = {}
     places: dict[str, str] = {}
     for name, text, place in settings:
         key = keys.get(name)
@@ -180,6 +186,8 @@ def _collect(settings: Iterable[_Setting], keys: Mapping[str, Key]) -> tuple[_Va
             continue
         if key is None:
             _check_other_key(name, text, place, known=keys)
+            if name in IGNORED_KEYS:
+                values[_WITHOUT_EFFECT][name] = trim(text)
             continue
         try:
             values[key.group][key.field] = key.read(text)

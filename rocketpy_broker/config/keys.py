@@ -101,65 +101,89 @@ UNSUPPORTED_KEYS: Final[dict[str, tuple[str, ...]]] = {
 
 _REASONS: Final = {
     "one event loop does the work, without thread pools and their queues": """
-        sendMessageThreadPoolNums pullMessageThreadPoolNums processReplyMessageThreadPoolNums
-        queryMessageThreadPoolNums adminBrokerThreadPoolNums clientManageThreadPoolNums
-        consumerManageThreadPoolNums heartbeatThreadPoolNums endTransactionThreadPoolNums
-        sendThreadPoolQueueCapacity pullThreadPoolQueueCapacity replyThreadPoolQueueCapacity
-        queryThreadPoolQueueCapacity clientManagerThreadPoolQueueCapacity
-        consumerManagerThreadPoolQueueCapacity heartbeatThreadPoolQueueCapacity
-        endTransactionPoolQueueCapacity useReentrantLockWhenPutMessage debugLockEnable
+        sendMessageThreadPoolNums=1 pullMessageThreadPoolNums=20 processReplyMessageThreadPoolNums=20
+        queryMessageThreadPoolNums=10 adminBrokerThreadPoolNums=16 clientManageThreadPoolNums=32
+        consumerManageThreadPoolNums=32 heartbeatThreadPoolNums=2 endTransactionThreadPoolNums=12
+        sendThreadPoolQueueCapacity=10000 pullThreadPoolQueueCapacity=100000
+        replyThreadPoolQueueCapacity=10000 queryThreadPoolQueueCapacity=20000
+        clientManagerThreadPoolQueueCapacity=1000000 consumerManagerThreadPoolQueueCapacity=1000000
+        heartbeatThreadPoolQueueCapacity=50000 endTransactionPoolQueueCapacity=100000
+        useReentrantLockWhenPutMessage=false debugLockEnable=false
     """,
     "there is no Netty; the limits of a connection are in ListenConfig.options": """
-        serverWorkerThreads serverCallbackExecutorThreads serverSelectorThreads
-        serverOnewaySemaphoreValue serverAsyncSemaphoreValue serverSocketSndBufSize
-        serverSocketRcvBufSize serverPooledByteBufAllocatorEnable useEpollNativeSelector
-        clientWorkerThreads clientCallbackExecutorThreads clientOnewaySemaphoreValue
-        clientAsyncSemaphoreValue connectTimeoutMillis channelNotActiveInterval
-        clientChannelMaxIdleTimeSeconds clientSocketSndBufSize clientSocketRcvBufSize
-        clientPooledByteBufAllocatorEnable clientCloseSocketIfTimeout useTLS transferMsgByHeap
-        highSpeedMode
+        serverWorkerThreads=8 serverCallbackExecutorThreads=0 serverSelectorThreads=3
+        serverOnewaySemaphoreValue=256 serverAsyncSemaphoreValue=64 serverSocketSndBufSize=131072
+        serverSocketRcvBufSize=131072 serverPooledByteBufAllocatorEnable=true useEpollNativeSelector=false
+        clientWorkerThreads=4 clientCallbackExecutorThreads=2 clientOnewaySemaphoreValue=65535
+        clientAsyncSemaphoreValue=65535 connectTimeoutMillis=3000 channelNotActiveInterval=60000
+        clientChannelMaxIdleTimeSeconds=120 clientSocketSndBufSize=131072 clientSocketRcvBufSize=131072
+        clientPooledByteBufAllocatorEnable=false clientCloseSocketIfTimeout=false useTLS=false
+        transferMsgByHeap=true highSpeedMode=false
     """,
     "the event loop handles requests in order, so no queue has a timeout": """
-        waitTimeMillsInPullQueue waitTimeMillsInHeartbeatQueue waitTimeMillsInTransactionQueue
+        waitTimeMillsInPullQueue=5000 waitTimeMillsInHeartbeatQueue=31000
+        waitTimeMillsInTransactionQueue=3000
     """,
     "records are written with pwrite, not through a mapped file": """
-        mapedFileSizeCommitLog mapedFileSizeConsumeQueue commitIntervalCommitLog flushCommitLogTimed
-        commitCommitLogLeastPages flushLeastPagesWhenWarmMapedFile flushConsumeQueueLeastPages
-        commitCommitLogThoroughInterval flushConsumeQueueThoroughInterval warmMapedFileEnable
-        transientStorePoolEnable transientStorePoolSize fastFailIfNoBufferInStorePool
-        messageIndexSafe redeleteHangedFileInterval deleteConsumeQueueFilesInterval
+        mapedFileSizeCommitLog mapedFileSizeConsumeQueue commitIntervalCommitLog=200
+        flushCommitLogTimed=false commitCommitLogLeastPages=4 flushLeastPagesWhenWarmMapedFile=4096
+        flushConsumeQueueLeastPages=2 commitCommitLogThoroughInterval=200
+        flushConsumeQueueThoroughInterval=60000 warmMapedFileEnable=false transientStorePoolEnable=false
+        transientStorePoolSize=5 fastFailIfNoBufferInStorePool=false messageIndexSafe=false
+        redeleteHangedFileInterval=120000 deleteConsumeQueueFilesInterval=100
     """,
     "it counts messages for a product of Alibaba": """
-        commercialEnable commercialTimerCount commercialTransCount commercialBigCount
-        commercialBaseCount
+        commercialEnable=true commercialTimerCount=1 commercialTransCount=1 commercialBigCount=1
+        commercialBaseCount=1
     """,
     "the servers of 4.6.0 do not read it either": """
-        flushConsumerOffsetHistoryInterval putMsgIndexHightWater maxDelayTime configStorePath
+        flushConsumerOffsetHistoryInterval=60000 putMsgIndexHightWater=600000 maxDelayTime=40
+        configStorePath
     """,
     "no group is stopped for being far behind": """
-        disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold
+        disableConsumeIfConsumerReadSlowly=false consumerFallbehindThreshold=17179869184
     """,
     "expressions are evaluated for each message; no bit maps are stored beside the consume queues": """
-        enableCalcFilterBitMap expectConsumerNumUseFilter maxErrorRateOfBloomFilter
-        filterDataCleanTimeSpan enableConsumeQueueExt mappedFileSizeConsumeQueueExt
-        bitMapLengthConsumeQueueExt
+        enableCalcFilterBitMap=false expectConsumerNumUseFilter=32 maxErrorRateOfBloomFilter=20
+        filterDataCleanTimeSpan=86400000 enableConsumeQueueExt=false mappedFileSizeConsumeQueueExt=50331648
+        bitMapLengthConsumeQueueExt=112
     """,
-    "it names a test environment of name servers": "productEnvName clusterTest",
-    "filter servers, which 4.6.0 deprecates, are not supported": "filterServerNums",
-    "a slave holds a pull from an offset that it does not have": "offsetCheckInSlave",
-    "a log is not replayed from a copy; replicas are slaves or DLedger peers": "duplicationEnable",
-    "the lag of consumers is reported as a metric": "diskFallRecorded",
-    "a query by unique id returns up to 32 messages, its default": "defaultQueryMaxNum",
-    "the broker always sends its registration, which name servers compare by version": "forceRegister",
+    "it names a test environment of name servers": "productEnvName=center clusterTest=false",
+    "filter servers, which 4.6.0 deprecates, are not supported": "filterServerNums=0",
+    "a slave holds a pull from an offset that it does not have": "offsetCheckInSlave=false",
+    "a log is not replayed from a copy; replicas are slaves or DLedger peers": "duplicationEnable=false",
+    "the lag of consumers is reported as a metric": "diskFallRecorded=true",
+    "a query by unique id returns up to 32 messages, its default": "defaultQueryMaxNum=32",
+    "the broker always sends its registration, which name servers compare by version": "forceRegister=true",
     "a client certificate is always verified, if one is required": "tls.server.authClient",
     "a server certificate is always verified": "tls.client.authServer",
     "addresses with tls:// use TLS: tls://host:port in namesrvAddr": "tls.enable",
-    "it names a Java class": "messageStorePlugIn",
-    "namesrvAddr has the addresses of name servers": "fetchNamesrvAddrByAddressServer",
+    "it names a Java class": "messageStorePlugIn=",
+    "namesrvAddr has the addresses of name servers": "fetchNamesrvAddrByAddressServer=false",
 }
-"""Reason why keys of 4.6.0 have no effect -> these keys."""
-IGNORED_KEYS: Final = {name: reason for reason, names in _REASONS.items() for name in names.split()}
+"""Reason why keys of 4.6.0 have no effect -> these keys. Where its tools show a key, its default follows."""
+IGNORED_KEYS: Final = {
+    word.partition("=")[0]: reason for reason, words in _REASONS.items() for word in words.split()
+}
 """Keys of 4.6.0 that have no effect, with the reason."""
+_IGNORED_DEFAULTS: Final = {
+    name: value
+    for words in _REASONS.values()
+    for name, is_shown, value in (word.partition("=") for word in words.split())
+    if is_shown
+}
+_OF_NAMESRV_ONLY: Final = ("clusterTest", "productEnvName")
+IGNORED_BROKER_DEFAULTS: Final = {
+    name: value for name, value in _IGNORED_DEFAULTS.items() if name not in _OF_NAMESRV_ONLY
+}
+"""Keys without an effect that 4.6.0's broker shows, with their defaults. Those of thread pools depend on the
+number of processors there; these are of two."""
+IGNORED_NAMESRV_DEFAULTS: Final = {
+    name: value
+    for name, value in _IGNORED_DEFAULTS.items()
+    if name in _OF_NAMESRV_ONLY or name == "useEpollNativeSelector" or name.startswith("server")
+} | {"serverSocketSndBufSize": "65535", "serverSocketRcvBufSize": "65535"}
+"""The same of its name server."""
 
 for _name in (*LISTEN_KEYS, *BROKER_KEYS, *STORE_KEYS, *NAMESRV_KEYS):
     if _name in IGNORED_KEYS or _name in UNSUPPORTED_KEYS:

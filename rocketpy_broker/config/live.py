@@ -20,15 +20,17 @@ from typing import Any, Final, NamedTuple
 from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import DataVersion
 from rocketpy.protocol.java import trim
+from rocketpy.transport import Address
 from rocketpy_broker.config.keys import (
     BROKER_GROUPS,
     BROKER_KEYS,
+    IGNORED_BROKER_DEFAULTS,
     IGNORED_KEYS,
+    IGNORED_NAMESRV_DEFAULTS,
     LISTEN_KEYS,
     NAMESRV_KEYS,
     STORE_GROUPS,
     STORE_KEYS,
-    SettingValue,
     to_text,
 )
 from rocketpy_broker.config.model import BrokerConfig, ListenConfig, NamesrvConfig
@@ -36,12 +38,15 @@ from rocketpy_broker.store.files.disk import Clock, system_clock
 from rocketpy_broker.store.files.properties import change_file, read_settings
 from rocketpy_broker.store.setting import Change, Key
 
-_SHOWN: Final = (bool, int, float, str, Enum)
-"""Types of values that are shown. Paths, addresses and certificates are not."""
-_NOT_HARMLESS: Final = frozenset({
-    "filterServerNums", "messageStorePlugIn", "configStorePath", "productEnvName", "clusterTest", "useTLS",
-    "fetchNamesrvAddrByAddressServer",
-})  # fmt: skip
+_NOT_HARMLESS: Final = frozenset(
+    {
+        "filterServerNums",
+        "messageStorePlugIn",
+        "configStorePath",
+        "useTLS",
+        "fetchNamesrvAddrByAddressServer",
+    }
+)
 """Keys without an effect here that start programs, load classes, or set trust in RocketMQ."""
 _IGNORED: Final = {
     name: why
@@ -83,7 +88,10 @@ class LiveConfig:
         self.version = DataVersion(timestamp=self.clock())
 
     def text(self) -> str:
-        """Return every setting that is shown, as in a properties file."""
+        """Return every setting that is shown, as in a properties file.
+
+        RocketMQ's tools read some keys without a check, so keys that have no effect are included.
+        """
         shown = self._fixed | self._values()
         return "".join(f"{name}={value}\n" for name, value in sorted(shown.items()))
 
@@ -93,7 +101,7 @@ class LiveConfig:
             for name, key in self.keys.items()
             if key.group in self.groups and not key.is_private
         }
-        return {name: _text(value) for name, value in found.items() if isinstance(value, _SHOWN)}
+        return {name: _text(value) for name, value in found.items() if value is not None}
 
     async def update(self, text: str) -> Update:
         """Change all settings in a properties file, or none of them. Raises ConfigInvalid, OSError."""
@@ -117,8 +125,10 @@ class LiveConfig:
                 raise ConfigInvalid(f"{name}={value}: {error}") from None
         # All values of a group at once, as at the next start: limits of one setting may depend on another.
         groups = {name: dataclasses.replace(self.groups[name], **fields) for name, fields in values.items()}
-        if wanted:
-            await asyncio.to_thread(change_file, path, wanted)
+        unused = {name: value for name, value in given.items() if name in _IGNORED}
+        if given:
+            await asyncio.to_thread(change_file, path, wanted | unused)
+        self._fixed |= unused
         changes = {name: self.keys[name] for name in wanted}
         for key in changes.values():
             if key.change is not Change.LIVE:
@@ -145,7 +155,17 @@ def broker_live_config(config: BrokerConfig) -> LiveConfig:
         **{name: getattr(store, name) for name in STORE_GROUPS},
     }
     keys = {**BROKER_KEYS, **STORE_KEYS}
-    return LiveConfig(keys, groups, config.updatable_file, fixed=_listen_texts(config.listen))
+    defaults = {
+        "haListenPort": config.listen.address.port + 1,
+        "storePathCommitLog": store.commit_log_directory,
+    }
+    if not config.listen.is_wildcard:
+        defaults |= dict.fromkeys(
+            ("brokerIP1", "brokerIP2"), config.advertised_host or config.listen.address.host
+        )
+    fixed = IGNORED_BROKER_DEFAULTS | config.without_effect | _listen_texts(config.listen)
+    fixed |= {name: _text(value) for name, value in defaults.items()}
+    return LiveConfig(keys, groups, config.updatable_file, fixed=fixed)
 
 
 def namesrv_live_config(config: NamesrvConfig) -> LiveConfig:
@@ -154,7 +174,7 @@ def namesrv_live_config(config: NamesrvConfig) -> LiveConfig:
         NAMESRV_KEYS,
         {"namesrv": config, "metrics": config.metrics},
         config.updatable_file,
-        fixed=_listen_texts(config.listen),
+        fixed=IGNORED_NAMESRV_DEFAULTS | config.without_effect | _listen_texts(config.listen),
     )
 
 
@@ -176,5 +196,15 @@ def _listen_texts(listen: ListenConfig) -> dict[str, str]:
     return {name: _text(value) for name, value in settings.items() if isinstance(value, bool | int | str)}
 
 
-def _text(value: SettingValue | Enum) -> str:
-    return value.name if isinstance(value, Enum) else to_text(value)
+def _text(value: Any) -> str:
+    """Return a value as a file would have it."""
+    match value:
+        case Enum():
+            return value.name
+        case tuple() | frozenset():
+            return ";".join(map(str, value))
+        case dict():  # the peers of a DLedger group
+            return ";".join(f"{peer}-{address}" for peer, address in value.items())
+        case Path() | Address():
+            return str(value)
+    return to_text(value)

@@ -382,6 +382,8 @@ class BrokerConfig(CheckedSettings):
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     ha: HaConfig = field(default_factory=HaConfig)
     dledger: DLedgerConfig = field(default_factory=DLedgerConfig)
+    without_effect: dict[str, str] = field(default_factory=dict)
+    """Keys of RocketMQ that the file sets and that have no effect here, as texts. Administrators see them."""
     replica_names: frozenset[str] = setting("replicaCertNames", frozenset(), read=read_names)
     """Names of certificates, separated by semicolons (not in RocketMQ). A peer at the HA or DLedger port must
     show a certificate with one of them. Empty: any name is accepted."""
@@ -475,5 +477,7 @@ class NamesrvConfig(CheckedSettings):
     RocketMQ). A registration that exceeds it is rejected."""
     updatable_file: Path | None = None
     """See `BrokerConfig.updatable_file`."""
+    without_effect: dict[str, str] = field(default_factory=dict)
+    """See `BrokerConfig.without_effect`."""
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     """Port and host of the HTTP server. A name server has probes, but no metrics."""

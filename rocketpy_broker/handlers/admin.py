@@ -251,7 +251,7 @@ class AdminHandler:
 
     @handles(RequestCode.GET_BROKER_CONFIG)
     def get_config(self, channel: Channel, request: Command) -> Command:
-        """Handle GET_BROKER_CONFIG: no paths, addresses or secrets."""
+        """Handle GET_BROKER_CONFIG; see `LiveConfig.text`."""
         header = GetBrokerConfigResponseHeader(version=self._live.version.encode().decode())
         return request.reply(header=header, body=self._live.text().encode())
 

@@ -492,7 +492,11 @@ class NameServer:
             )
 
     def _update_config(self, channel: Channel, request: Command) -> None:
-        respond_later(self.tasks, channel, request, update_settings(self._live, channel, request))
+        work = update_settings(self._live, channel, request, self._settings_changed)
+        respond_later(self.tasks, channel, request, work)
+
+    async def _settings_changed(self, keys: frozenset[str]) -> None:
+        self._routes.clear()  # they have no order configurations
 
     def _handler_table(self) -> dict[int, Handler]:
         def lists(topics: Callable[[], list[str]]) -> Handler:

@@ -15,6 +15,7 @@ from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
     GetBrokerConfigResponseHeader,
     GetRouteInfoRequestHeader,
+    PutKVConfigRequestHeader,
     SendMessageRequestHeaderV2,
 )
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
@@ -23,6 +24,7 @@ from rocketpy_broker.config.live import broker_live_config
 from rocketpy_broker.store.setting import Change
 from tests.integration.raw_client import RawClient
 from tests.mqproducer.place import eventually
+from tests.unit.config.test_defaults import RECORDED
 
 SMALL = "mappedFileSizeCommitLog=1048576\nmaxHashSlotNum=1000\nmaxIndexNum=4000\n"
 ALLOWED = "# a comment\nremoteConfigUpdateEnable=true\n"
@@ -187,7 +189,8 @@ async def test_tuning_keys_are_taken_with_a_note(tmp_path: Path) -> None:
         assert (await update(client, "transactionCheckMax=many\n"))[0] == ResponseCode.NO_PERMISSION
     again = load_broker_config(tmp_path / "broker.conf")
     assert (again.store.busy.wait_ms, again.transactions.check_max) == (500, 7)
-    assert "sendMessageThreadPoolNums" not in conf_files(tmp_path)["broker.conf"]
+    shown = settings_in(broker_live_config(again).text().encode())
+    assert shown["sendMessageThreadPoolNums"] == "16"
 
 
 @pytest.mark.parametrize("name", sorted(CHANGEABLE))
@@ -247,10 +250,63 @@ async def test_keys_outside_the_list_are_rejected_as_a_whole(tmp_path: Path, tex
         assert conf_files(tmp_path) == kept
 
 
-async def test_no_path_and_no_secret_is_shown(tmp_path: Path) -> None:
-    """A reader of the settings would learn where secrets are stored."""
-    async with servers(tmp_path, "") as (_, broker), await RawClient.open(broker.address) as client:
+def test_no_secret_is_shown(tmp_path: Path) -> None:
+    """A reader of the settings would learn secrets, or where they are stored."""
+    path = tmp_path / "broker.conf"
+    secrets = "haSecret=not-for-others\nrocketmq.acl.plain.file=/etc/accounts.yml\nrocketmqHome=/etc/home\n"
+    path.write_text(f"{secrets}storePathRootDir={tmp_path}/store\n")
+    text = broker_live_config(load_broker_config(path)).text()
+    assert "flushDiskType=ASYNC_FLUSH\n" in text
+    assert [part for part in ("not-for-others", "/etc") if part in text] == []
+
+
+async def test_each_key_of_rocketmq_is_shown(tmp_path: Path) -> None:
+    """A tool would fail, such as exportConfigs of mqadmin 4.9.7, which needs filterServerNums."""
+    text = "sendMessageThreadPoolNums=7\n"
+    async with servers(tmp_path, text) as (names, broker), await RawClient.open(broker.address) as client:
         shown = await settings_of(client)
-        assert shown["flushDiskType"] == "ASYNC_FLUSH"
-        assert str(tmp_path) not in "".join(shown.values())
-        assert [name for name in shown if "ath" in name.lower() and "Path" in name] == []
+        assert set(RECORDED) - set(shown) == {"rocketmqHome"}  # the accounts are below it
+        assert (shown["sendMessageThreadPoolNums"], shown["filterServerNums"]) == ("7", "0")
+        assert shown["namesrvAddr"] == str(names.address)
+        assert shown["storePathRootDir"] == f"{tmp_path}/store"
+        assert shown["storePathCommitLog"] == f"{tmp_path}/store/commitlog"
+        async with await RawClient.open(names.address) as operator:
+            shown = settings_in((await operator.call(RequestCode.GET_NAMESRV_CONFIG)).body)
+        wanted = {"kvConfigPath": f"{tmp_path}/kv.json", "clusterTest": "false", "productEnvName": "center"}
+        assert wanted.items() <= shown.items()
+
+
+async def test_order_configurations_are_switched_on_and_off(tmp_path: Path) -> None:
+    """Clients would keep getting the route that was encoded before the change."""
+
+    async def conf(client: RawClient) -> str | None:
+        header = GetRouteInfoRequestHeader(topic="T")
+        return TopicRouteData.decode(
+            (await client.call(RequestCode.GET_ROUTEINTO_BY_TOPIC, header)).body
+        ).order_topic_conf
+
+    async with servers(tmp_path, ALLOWED) as (names, broker), await RawClient.open(names.address) as client:
+        async with await RawClient.open(broker.address) as sender:
+            await send(sender, "T")
+        order = PutKVConfigRequestHeader(namespace="ORDER_TOPIC_CONFIG", key="T", value="broker-a:4")
+        assert (await client.call(RequestCode.PUT_KV_CONFIG, order)).code == 0
+        for value, wanted in (
+            ("false", None),
+            ("true", "broker-a:4"),
+            ("false", None),
+            ("true", "broker-a:4"),
+        ):
+            code = RequestCode.UPDATE_NAMESRV_CONFIG
+            assert await update(client, f"orderMessageEnable={value}\n", code) == (0, "")
+            assert [await conf(client) for _ in range(2)] == [wanted] * 2
+
+
+async def test_keys_of_name_servers_without_effect_are_taken_with_a_note(tmp_path: Path) -> None:
+    """A script that sets a key of RocketMQ would fail."""
+    code = RequestCode.UPDATE_NAMESRV_CONFIG
+    async with servers(tmp_path, ALLOWED) as (names, _), await RawClient.open(names.address) as client:
+        status, remark = await update(client, "clusterTest=true\nproductEnvName=other\n", code)
+        assert status == 0
+        assert "clusterTest has no effect" in remark
+        shown = settings_in((await client.call(RequestCode.GET_NAMESRV_CONFIG)).body)
+        assert (shown["clusterTest"], shown["productEnvName"]) == ("true", "other")

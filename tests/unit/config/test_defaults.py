@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rocketpy_broker.config.file import load_broker_config
-from rocketpy_broker.config.keys import BROKER_KEYS, IGNORED_KEYS, STORE_KEYS
+from rocketpy_broker.config.keys import BROKER_KEYS, IGNORED_BROKER_DEFAULTS, IGNORED_KEYS, STORE_KEYS
 from rocketpy_broker.config.model import BrokerConfig, NamesrvConfig
 from rocketpy_broker.replication.dledger import peer
 from rocketpy_broker.replication.dledger import peer_transport as links
@@ -86,6 +86,14 @@ def test_every_recorded_key_has_a_meaning_or_a_reason() -> None:
     """An operator would be warned of a misspelt key that RocketMQ itself lists."""
     listening = {"listenPort", "serverChannelMaxIdleTimeSeconds", "aclEnable", "rocketmqHome"}
     assert set(RECORDED) - set(KEYS) - set(IGNORED_KEYS) == listening
+
+
+def test_keys_without_an_effect_are_shown_with_the_defaults_of_rocketmq() -> None:
+    """Tools would show another value than RocketMQ's broker."""
+    assert set(IGNORED_BROKER_DEFAULTS) == set(IGNORED_KEYS) & set(RECORDED)
+    recorded_otherwise = {"serverWorkerThreads": "4", "serverSelectorThreads": "2", "forceRegister": "false"}
+    shown = IGNORED_BROKER_DEFAULTS | recorded_otherwise
+    assert {name: RECORDED[name] for name in shown} == shown
 
 
 def test_ports_and_idle_connections_are_as_there(config: BrokerConfig) -> None:
