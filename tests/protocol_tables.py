@@ -133,6 +133,8 @@ HEADERLESS_REQUESTS: Final[frozenset[int]] = frozenset(
         RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
         RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
         RequestCode.CLEAN_UNUSED_TOPIC,
+        RequestCode.GET_ALL_PRODUCER_INFO,
+        RequestCode.DELETE_EXPIRED_COMMITLOG,
         RequestCode.UPDATE_NAMESRV_CONFIG,
         RequestCode.GET_NAMESRV_CONFIG,
     }
@@ -170,6 +172,7 @@ RESPONSE_BODIES: Final[dict[int, type[bodies.Body]]] = {
     RequestCode.GET_TOPIC_STATS_INFO: bodies.TopicStatsTable,
     RequestCode.GET_CONSUMER_CONNECTION_LIST: bodies.ConsumerConnection,
     RequestCode.GET_PRODUCER_CONNECTION_LIST: bodies.ProducerConnection,
+    RequestCode.GET_ALL_PRODUCER_INFO: bodies.ProducerTableInfo,
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: bodies.TopicList,
     RequestCode.GET_CONSUME_STATS: bodies.ConsumeStats,
     RequestCode.GET_KVLIST_BY_NAMESPACE: bodies.KVTable,

@@ -349,6 +349,7 @@ class Broker:
                 delay_offsets=self.deferred.delay.offsets,
                 info=self._runtime_info,
                 wait_registered=self._wait_registered,
+                delete_expired_files=self._driver.clean_now,
             ),
             *consumers.handlers(self.advertised_address),
             AccessHandler(

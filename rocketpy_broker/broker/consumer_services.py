@@ -121,7 +121,9 @@ class ConsumerServices:
             self._pull_handler,
             self._client_handler,
             OffsetHandler(self._store, self.offsets, self.clients, self._topics, self._slices),
-            QueryHandler(self._store, self.clients.subscription, may_read=self._may_read),
+            QueryHandler(
+                self._store, self.clients.subscription, may_read=self._may_read, topics=self._topics
+            ),
             ConsumeStatsHandler(
                 self._store,
                 self._topics,

@@ -69,6 +69,8 @@ class AdminHandler:
     """Returns the runtime information."""
     wait_registered: Callable[[], Awaitable[None]]
     """See `Registrar.wait_registered`."""
+    delete_expired_files: Callable[[], Awaitable[object]]
+    """See `StoreDriver.clean_now`."""
 
     def __post_init__(self) -> None:
         self._live = broker_live_config(self.config)
@@ -183,6 +185,16 @@ class AdminHandler:
     def clean_expired(self, channel: Channel, request: Command) -> Command:
         """Handle CLEAN_EXPIRED_CONSUMEQUEUE: delete queues without a message."""
         log.info("%s: %d expired queues deleted", channel.remote_address, drop_expired_queues(self.store))
+        return request.reply()
+
+    @handles(RequestCode.DELETE_EXPIRED_COMMITLOG)
+    async def delete_expired(self, channel: Channel, request: Command) -> Command:
+        """Handle DELETE_EXPIRED_COMMITLOG: delete expired files without waiting for the hour of deleteWhen.
+
+        Source: AdminBrokerProcessor of RocketMQ 4.9.7.
+        """
+        log.info("%s asks to delete expired files", channel.remote_address)
+        await self.delete_expired_files()
         return request.reply()
 
     # -- groups -------------------------------------------------------------------------------

@@ -31,6 +31,8 @@ from rocketpy.protocol.bodies import (
     LockBatchResponseBody,
     MessageQueue,
     ProducerConnection,
+    ProducerInfo,
+    ProducerTableInfo,
     UnlockBatchRequestBody,
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
@@ -56,6 +58,7 @@ from rocketpy_broker.services.metadata.locks import QueueLocks
 from rocketpy_broker.services.metadata.topics import TopicTable, own_topic
 from rocketpy_broker.services.slices import Slices
 from rocketpy_broker.store.files.batch_saver import PendingChange
+from rocketpy_broker.store.files.disk import system_clock
 
 log = logging.getLogger("rocketpy.broker.clients")
 
@@ -256,6 +259,25 @@ class ClientHandler:
         if not members:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
         return request.reply(body=ProducerConnection(connection_set=_connections(members)).encode())
+
+    @handles(RequestCode.GET_ALL_PRODUCER_INFO)
+    def all_producers(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_ALL_PRODUCER_INFO. Source: ProducerManager of RocketMQ 4.9.7."""
+        clients, now_ms, wall_ms = self.clients, self.now_ms(), system_clock()
+        table = {
+            group: [
+                ProducerInfo(
+                    client_id=info.client_id,
+                    remote_ip=f"/{cast(Channel, member).remote_address}",
+                    language=info.language,
+                    version=info.version,
+                    last_update_timestamp=wall_ms - int(now_ms - info.updated_ms),
+                )
+                for member, info in clients.producers(group).items()
+            ]
+            for group in clients.producer_groups
+        }
+        return request.reply(body=ProducerTableInfo(data=table).encode())
 
     @handles(RequestCode.LOCK_BATCH_MQ)
     async def lock_queues(self, channel: Channel, request: Command) -> Command:

@@ -78,6 +78,26 @@ class ProducerConnection(Body, kw_only=True):
     connection_set: list[Connection] = always_encoded([])
 
 
+class ProducerInfo(Body, kw_only=True):
+    """A member of a producer group. Source: RocketMQ 4.9.7."""
+
+    client_id: str
+    remote_ip: str = field(name="remoteIP")
+    """Host and port, after a slash."""
+    language: str
+    """A name of `codes.LanguageCode`."""
+    version: Int32
+    last_update_timestamp: Int64
+    """Time of its last heartbeat, in ms since 1970."""
+
+
+class ProducerTableInfo(Body, kw_only=True):
+    """The response to GET_ALL_PRODUCER_INFO. Source: RocketMQ 4.9.7."""
+
+    data: dict[str, list[ProducerInfo]] = always_encoded({})
+    """By producer group."""
+
+
 class ConsumerConnection(Body, kw_only=True):
     """The response to GET_CONSUMER_CONNECTION_LIST."""
 

@@ -30,6 +30,7 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.handlers.base import Rejected, handles
+from rocketpy_broker.services.metadata.topics import TopicTable, queue_count
 from rocketpy_broker.store import MessageStore
 
 _BY_UNIQUE_KEY_MAX: Final = 32
@@ -56,6 +57,7 @@ class QueryHandler:
     subscription: FindSubscription
     _: KW_ONLY
     may_read: MayRead
+    topics: TopicTable
 
     @handles(RequestCode.GET_MAX_OFFSET)
     def max_offset(self, channel: Channel, request: Command) -> Command:
@@ -125,7 +127,8 @@ class QueryHandler:
     def consume_queue(self, channel: Channel, request: Command) -> Command:
         """Handle QUERY_CONSUME_QUEUE: units of a consume queue.
 
-        Differs: 4.6.0 encodes its response before it has added the units.
+        Differs: 4.6.0 encodes its response before it has added the units. An unwritten queue of a topic is
+        empty; in RocketMQ that depends on whether somebody has asked for its offsets before.
         """
         header = request.header_as(QueryConsumeQueueRequestHeader)
         topic, queue_id = header.topic or "", header.queue_id
@@ -134,7 +137,7 @@ class QueryHandler:
             max_queue_index=self.store.max_offset_in_queue(topic, queue_id),
             min_queue_index=self.store.min_offset_in_queue(topic, queue_id),
         )
-        if (topic, queue_id) not in self.store.queues.queues:
+        if (topic, queue_id) not in self.store.queues.queues and not self._has_queue(topic, queue_id):
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
         if header.consumer_group is not None:
             body.subscription_data = self.subscription(header.consumer_group, topic)
@@ -147,3 +150,8 @@ class QueryHandler:
             for offset, size, code in units
         ]
         return request.reply(remark=remark, body=body.encode())
+
+    def _has_queue(self, topic: str, queue_id: int) -> bool:
+        """Return whether the table of topics has a queue, which may never have had a message."""
+        config = self.topics.get(topic)
+        return config is not None and 0 <= queue_id < queue_count(config)

@@ -70,7 +70,7 @@ class TransactionChecker:
     channels: Callable[[str, Record], Sequence[Channel]]
     """Returns the members of a producer group that may end a half message."""
     make_topic: Callable[[str], object]
-    """Creates TRANS_CHECK_MAX_TIME_TOPIC."""
+    """Creates a topic of the broker itself, unless it exists."""
     on_written: Callable[[], None]
     """Called when copies are written, to dispatch them."""
     clock: Clock = system_clock
@@ -106,6 +106,7 @@ class TransactionChecker:
     async def check(self) -> None:
         """Check every open transaction, the oldest first. Raises StoreError."""
         transactions = self.transactions
+        self.make_topic(HALF_TOPIC)  # before the first transaction, as in RocketMQ: tools list it
         transactions.catch_up()
         offsets = sorted(transactions.table.open)
         for start in range(0, len(offsets), _BATCH_MESSAGES):

@@ -78,8 +78,13 @@ def is_hour_of(delete_when: str, now_ms: int) -> bool:
     return any(part.strip().isdigit() and int(part) == hour for part in delete_when.split(";"))
 
 
-def decide(config: RetentionConfig, use: DiskUse, now_ms: int) -> CleanDecision:
-    """Decide whether to delete files at any age, expired files, or none, and whether to reject messages."""
+def decide(
+    config: RetentionConfig, use: DiskUse, now_ms: int, *, is_requested: bool = False
+) -> CleanDecision:
+    """Decide whether to delete files at any age, expired files, or none, and whether to reject messages.
+
+    is_requested: an administrator wants expired files to be deleted.
+    """
     fullest = 100 * max(use)
     is_forced = config.clean_forcibly and fullest > config.clean_percent
     reason = ""
@@ -91,6 +96,8 @@ def decide(config: RetentionConfig, use: DiskUse, now_ms: int) -> CleanDecision:
         reason = "the usage of the disk is unknown"
     elif is_hour_of(config.delete_when, now_ms):
         reason = f"it is the hour of deleteWhen={config.delete_when}"
+    elif is_requested:
+        reason = "an administrator requested it"
     return CleanDecision(reason, is_forced, reject_writes=fullest > config.refuse_percent)
 
 
@@ -152,6 +159,8 @@ class Cleaner:
         self._use = use
         self._held_since: dict[int, int] = {}
         self._queues_cleaned_at = -1
+        self.is_requested = False
+        """Whether expired files are deleted at any hour, until there are none."""
         self._is_stuck = False
         """Whether files of any age should be deleted but none can be. A change to True is logged."""
         self._chosen: list[Deletion] = []
@@ -172,7 +181,7 @@ class Cleaner:
         `MessageStore.persist_min_offset` before the first deletion. Raises StoreError when a file cannot be
         read; then the next call also returns the steps of this call.
         """
-        decision = decide(self._config, use, now_ms)
+        decision = decide(self._config, use, now_ms, is_requested=self.is_requested)
         self._reject_if_full(decision, use)
         if decision.reason:
             yield from self._choose_log_files(decision, now_ms)
@@ -213,6 +222,7 @@ class Cleaner:
         old = [file for file in files.mapped_files[:-1] if file.end <= flushed]
         ages = [self._age(file, now_ms) for file in old[: self._config.batch_files_max]]
         count = count_expired(self._config, ages, now_ms, is_forced=False)
+        self.is_requested = self.is_requested and count > 0
         forced = 0
         if decision.is_forced:
             forced = count_expired(self._config, ages, now_ms, is_forced=True) - count

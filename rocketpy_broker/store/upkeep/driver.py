@@ -287,6 +287,14 @@ class StoreDriver:
         async with self._cleaning:
             return await self._clean(pause_ms)
 
+    async def clean_now(self) -> int:
+        """Delete files that have expired without waiting for the hour of deleteWhen; else as `clean`.
+
+        The next periodic passes continue, since one pass deletes only a few files.
+        """
+        self.cleaner.is_requested = True
+        return await self.clean()
+
     async def _clean(self, pause_ms: int) -> int:
         if not self._is_running or self.store.failure is not None:
             return 0

@@ -1,6 +1,11 @@
 """Requests of operators to a broker, over real sockets: progress, connections, requests for clients."""
 
+import json
+import os
+import time
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +16,7 @@ from rocketpy.protocol.bodies import (
     KVTable,
     ProducerConnection,
     ProducerData,
+    TopicConfigSerializeWrapper,
     TopicList,
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
@@ -18,12 +24,15 @@ from rocketpy.protocol.headers import (
     DeleteTopicRequestHeader,
     GetConsumerConnectionListRequestHeader,
     GetProducerConnectionListRequestHeader,
+    QueryConsumeQueueRequestHeader,
     UpdateConsumerOffsetRequestHeader,
     ViewBrokerStatsDataRequestHeader,
 )
-from rocketpy_broker import Broker
+from rocketpy_broker import Broker, load_broker_config
+from rocketpy_broker.config.keys import SettingValue
 from tests.integration.broker.test_consumers import beat, drain, pull, send
 from tests.integration.raw_client import RawClient
+from tests.mqproducer.place import eventually
 
 
 @pytest.fixture
@@ -111,3 +120,80 @@ async def test_rates_and_totals_are_shown(client: RawClient) -> None:
     assert table["getTransferredTps"] == table["getTransferedTps"]  # as tools of 5.x call it
     assert 0 <= float(table["commitLogDiskRatio"]) <= 1
     assert int(table["earliestMessageTimeStamp"]) > 0
+
+
+async def test_all_producers_are_listed(client: RawClient) -> None:
+    """The command producer of mqadmin 4.9 would fail."""
+    code = RequestCode.GET_ALL_PRODUCER_INFO
+    assert json.loads((await client.call(code)).body) == {"data": {}}
+    data = HeartbeatData(client_id="p@1", producer_data_set=[ProducerData(group_name="p")])
+    began_ms = int(time.time() * 1000)
+    assert (await client.call(RequestCode.HEART_BEAT, body=data.encode())).code == 0
+    ((group, (member,)),) = json.loads((await client.call(code)).body)["data"].items()
+    assert group == "p"
+    assert member["remoteIP"].startswith("/127.0.0.1:")
+    assert (member["clientId"], member["language"]) == ("p@1", "PYTHON")
+    assert began_ms - 1000 <= member["lastUpdateTimestamp"] <= time.time() * 1000 + 1000
+
+
+async def test_an_unwritten_queue_of_a_topic_is_empty(client: RawClient) -> None:
+    """The command queryCq would call a queue unknown that topicRoute shows."""
+
+    async def query(topic: str, queue_id: int) -> tuple[int, dict[str, Any]]:
+        header = QueryConsumeQueueRequestHeader(topic=topic, queue_id=queue_id, index=0, count=2)
+        response = await client.call(RequestCode.QUERY_CONSUME_QUEUE, header)
+        return response.code, json.loads(response.body) if response.body else {}
+
+    code, body = await query("T", 3)
+    assert (code, body["minQueueIndex"], body["maxQueueIndex"]) == (0, 0, 0)
+    assert body["queueData"] == []
+    assert [(await query(*queue))[0] for queue in (("T", 4), ("T", -1), ("Nowhere", 0))] == [1, 1, 1]
+    assert (await query("T", 0))[1]["maxQueueIndex"] == 3
+
+
+async def test_the_half_topic_exists_before_the_first_transaction(tmp_path: Path) -> None:
+    """The command topicList would lack a topic that it shows with RocketMQ's broker."""
+    settings: dict[str, SettingValue] = {
+        "listenPort": 0, "storePathRootDir": str(tmp_path), "transactionCheckInterval": 50,
+    }  # fmt: skip
+    broker = Broker(load_broker_config(None, settings))
+    await broker.start()
+    try:
+        async with await RawClient.open(broker.address) as client:
+
+            async def is_listed() -> bool | None:
+                body = (await client.call(RequestCode.GET_ALL_TOPIC_CONFIG)).body
+                topics = TopicConfigSerializeWrapper.decode(body).topic_config_table
+                found = topics.get("RMQ_SYS_TRANS_HALF_TOPIC")
+                return None if found is None else (found.read_queue_nums, found.perm) == (1, 6)
+
+            await eventually(is_listed)
+    finally:
+        await broker.close()
+
+
+async def test_expired_files_are_deleted_on_request(tmp_path: Path) -> None:
+    """The command deleteExpiredCommitLog of mqadmin 4.9 would fail, or free no space."""
+    hour = (time.localtime().tm_hour + 12) % 24
+    settings: dict[str, SettingValue] = {
+        "listenPort": 0, "storePathRootDir": str(tmp_path), "mappedFileSizeCommitLog": 4096,
+        "deleteWhen": f"{hour:02}", "diskMaxUsedSpaceRatio": 99, "maxMessageSize": 2048,
+    }  # fmt: skip
+    broker = Broker(load_broker_config(None, settings))
+    await broker.start()
+    try:
+        async with await RawClient.open(broker.address) as client:
+            for _ in range(20):
+                await send(client, b"x" * 1024)
+            files = sorted((tmp_path / "commitlog").iterdir())
+            assert len(files) > 3
+            for file in files[:2]:
+                os.utime(file, (0, 0))
+
+            async def is_deleted() -> bool | None:
+                assert (await client.call(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == 0
+                return min((tmp_path / "commitlog").iterdir()) == files[2] or None
+
+            await eventually(is_deleted)  # files above the checkpoint are kept
+    finally:
+        await broker.close()

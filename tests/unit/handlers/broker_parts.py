@@ -44,6 +44,7 @@ from rocketpy_broker.services.stats import BrokerStats, PutCounts
 from rocketpy_broker.services.transactions.transactions import TransactionService
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.disk import Disk
+from rocketpy_broker.store.upkeep.cleaner import Cleaner
 from tests.unit.handlers.handler_server import HandlerClient, connected
 from tests.unit.store.helpers import small_config
 
@@ -165,11 +166,12 @@ class BrokerParts:
                 delay_offsets=lambda: {1: 7},
                 info=lambda: {"key": "value"},
                 wait_registered=self._wait_registered,
+                delete_expired_files=self._delete_expired_files,
             ),
             self.pull,
             self.client_handler,
             OffsetHandler(store, self.offsets, self.clients, self.topics, self.slices),
-            QueryHandler(store, self.clients.subscription, may_read=may_read),
+            QueryHandler(store, self.clients.subscription, may_read=may_read, topics=self.topics),
             ConsumeStatsHandler(
                 store,
                 self.topics,
@@ -192,6 +194,9 @@ class BrokerParts:
 
     def _dispatch(self) -> None:
         self.store.dispatch()
+
+    async def _delete_expired_files(self) -> None:
+        Cleaner(self.store).run(self.store.clock())
 
     async def _wait_registered(self) -> None:
         self.registrations += 1

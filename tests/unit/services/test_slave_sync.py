@@ -65,6 +65,7 @@ class Tables:
             delay_offsets=lambda: {1: 7},
             info=dict,
             wait_registered=self.groups.save,
+            delete_expired_files=self.groups.save,
         )
         slices = Slices(self.tasks, lambda: asyncio.get_running_loop().time() * 1000)
         offsets = OffsetHandler(self.store, self.offsets, ClientRegistry(), self.topics, slices)

@@ -94,7 +94,8 @@ async def test_a_transaction_without_a_result_is_discarded(tmp_path: Path) -> No
         for age_ms in (6000, 7000, 8000, 9000):
             await checks.at(age_ms)
         (discarded,) = checks.copies(CHECK_MAX_TOPIC)
-        assert (discarded["UNIQ_KEY"], checks.made) == ("id", [CHECK_MAX_TOPIC])
+        assert discarded["UNIQ_KEY"] == "id"
+        assert set(checks.made) == {HALF_TOPIC, CHECK_MAX_TOPIC}
         assert not checks.parts.transactions.table.open
         assert len(checks.copies()) == 3
 

@@ -152,6 +152,22 @@ def test_retention_deletes_old_files_and_their_entries(tmp_path: Path) -> None:
         assert check_store(again).problems == []
 
 
+def test_an_administrator_does_not_wait_for_the_hour(tmp_path: Path) -> None:
+    """DeleteExpiredCommitLog would free nothing, or files that have not expired, or go on the next day."""
+    store, _, cleaner = filled(tmp_path)
+    files, now = store.commit_log.files, later(store)
+    young = files.mapped_files[-1].modified_ms() + 1000
+    cleaner.is_requested = True
+    assert cleaner.run(now if is_hour_of("04", young) else young) == 0
+    assert not cleaner.is_requested
+    cleaner.is_requested = True
+    assert cleaner.run(now) > 0
+    assert len(files.mapped_files) == 1
+    cleaner.run(now)
+    assert not cleaner.is_requested
+    store.close()
+
+
 def test_young_files_stay_however_full_the_disk(tmp_path: Path) -> None:
     """Acknowledged messages that were not read would be deleted because of other files on the disk."""
     store, disks, cleaner = filled(tmp_path)
