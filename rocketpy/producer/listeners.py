@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextvars import Context
 from typing import Final
 
 from rocketpy.errors import MessageInvalid
@@ -13,6 +11,7 @@ from rocketpy.hooks import SendEvent, SendListener, SettleListener
 from rocketpy.message.message import Message, check_extra_property
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.telemetry.listeners import DormantTelemetry, ListenerFanout
 from rocketpy.telemetry.plugin import Telemetry
 
@@ -25,8 +24,8 @@ _POLL_S: Final = 1.0
 class Listeners(ListenerFanout[SendListener]):
     """The send listeners of one producer.
 
-    locate: returns the address of a queue's broker. telemetry: becomes a listener once it is active, and is
-    `dormant` until then. settle_listeners: notified when a transaction ends.
+    locate: returns the address of a queue's broker. tasks: of the client. telemetry: becomes a listener once
+    it is active, and is `dormant` until then. settle_listeners: notified when a transaction ends.
     """
 
     def __init__(
@@ -35,6 +34,7 @@ class Listeners(ListenerFanout[SendListener]):
         group: str,
         client_id: str,
         locate: Callable[[MessageQueue], str | None],
+        tasks: Tasks,
         telemetry: Telemetry | None = None,
         namespace: str = "",
     ) -> None:
@@ -47,13 +47,13 @@ class Listeners(ListenerFanout[SendListener]):
         self._group = group
         self._client_id = client_id
         self._locate = locate
-        self._timer: asyncio.TimerHandle | None = None
-        self._poll()
+        self.dormant.check()
+        self._polling = tasks.every(_POLL_S, self._poll, "check of telemetry") if self.dormant else None
 
     def close(self) -> None:
         """Stop checking the telemetry."""
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._polling is not None:
+            self._polling.stop()
 
     def announce(self, messages: Sequence[Message], *, oneway: bool = False) -> SendEvent:
         """Report a send that is about to be accepted."""
@@ -90,5 +90,5 @@ class Listeners(ListenerFanout[SendListener]):
 
     def _poll(self) -> None:
         self.dormant.check()
-        if self.dormant:
-            self._timer = asyncio.get_running_loop().call_later(_POLL_S, self._poll, context=Context())
+        if not self.dormant:
+            self.close()

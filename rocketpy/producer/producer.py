@@ -157,7 +157,13 @@ class Producer(AdminApi):
         self._publish_infos = publish_infos = PublishInfoTable(client, group, config)
         limiter = InFlightLimiter(config.max_in_flight, config.max_in_flight_bytes)
         self._listeners = listeners = Listeners(
-            self._send_listeners, self.group, client.client_id, publish_infos.address, telemetry, namespace
+            self._send_listeners,
+            self.group,
+            client.client_id,
+            publish_infos.address,
+            client.tasks,
+            telemetry,
+            namespace,
         )
         self._sender = Sender(client, group, config, limiter, publish_infos, listeners, self._checks)
         encoder = MessageEncoder(config, client.address, namespace)

@@ -22,10 +22,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from sys import intern
 from typing import Final, NamedTuple, cast
 
-from rocketpy.errors import RocketError
+from rocketpy.errors import InvariantError, RocketError
 from rocketpy.protocol.bodies import MASTER_ID, Body, MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import Int64, PullMessageRequestHeader, PullMessageResponseHeader
@@ -253,6 +254,12 @@ class PullHandler:
                 log.error("a held pull of %s failed: %s", group.topic, error)
                 yield from self._respond(group, error)
                 continue
+            except InvariantError:
+                raise
+            except Exception:  # a bug; other pulls, and the dispatch that woke them, go on
+                log.exception("a held pull of %s failed", group.topic)
+                yield from self._respond(group, RocketError("internal error; see the server's log"))
+                continue
             if self._may_come(_code(result.status, group.offset)):
                 return
             reached = result.next_begin_offset
@@ -266,28 +273,48 @@ class PullHandler:
                 yield from self._respond(group, result)
 
     def _respond(self, group: PullGroup, result: GetMessageResult | RocketError) -> Iterator[None]:
-        """Respond to the pulls of a group. result: of their read, which all have in common."""
+        """Respond to the pulls of a group. result: of their read, or its error, which all have in common."""
         checked: set[tuple[Channel, str]] = set()
         for held in list(group.pulls):
             if held.group is None:
                 continue  # it has timed out, or its connection is closed
-            channel = cast(Channel, held.channel)
-            pull: _Pull = held.request
-            try:
-                if isinstance(result, RocketError):
-                    raise result
-                key = channel, pull.header.consumer_group
-                rejection = None if key in checked else self._check_held(channel, pull)
-                if rejection is None:
-                    checked.add(key)
-                response = rejection or self._response(pull, _code(result.status, group.offset), result)
-            except RocketError as error:
-                response = error_response(pull.command, error)
-            self.holds.release(held)
-            channel.reply_held(response)
+            self._release(held, partial(self._answer, group.offset, result, checked))
             if self.slices.is_over():
                 yield
                 checked.clear()
+
+    def _answer(
+        self,
+        offset: int,
+        result: GetMessageResult | RocketError,
+        checked: set[tuple[Channel, str]],
+        channel: Channel,
+        pull: _Pull,
+    ) -> Command:
+        """Return the response to a pull of a group. checked: connections and groups that may still pull."""
+        if isinstance(result, RocketError):
+            raise result
+        key = channel, pull.header.consumer_group
+        rejection = None if key in checked else self._check_held(channel, pull)
+        if rejection is not None:
+            return rejection
+        checked.add(key)
+        return self._response(pull, _code(result.status, offset), result)
+
+    def _release(self, held: HeldPull, answer: Callable[[Channel, _Pull], Command]) -> None:
+        """Respond to a held pull. An error becomes its response, also that of a bug: others go on."""
+        channel, pull = cast(Channel, held.channel), cast(_Pull, held.request)
+
+        def respond(channel: Channel, request: Command) -> Command:
+            try:
+                return answer(channel, pull)
+            except RocketError as error:
+                return error_response(request, error)
+
+        response = channel.run_handler(pull.command, respond)
+        self.holds.release(held)
+        if response is not None:
+            channel.reply_held(response)
 
     def _check_held(self, channel: Channel, pull: _Pull) -> Command | None:
         """Return the response of access control if a held pull is no longer permitted. Raises Rejected."""
@@ -302,26 +329,21 @@ class PullHandler:
 
     def _expire(self, now_ms: float) -> Generator[None, None, None]:
         for held in self.holds.expired(now_ms):
-            response = self._expired(held, held.request)
-            self.holds.release(held)
-            cast(Channel, held.channel).reply_held(response)
+            self._release(held, partial(self._expired, held))
             if self.slices.is_over():
                 yield
 
-    def _expired(self, held: HeldPull, pull: _Pull) -> Command:
+    def _expired(self, held: HeldPull, channel: Channel, pull: _Pull) -> Command:
         offset = pull.header.queue_offset if held.group is None else held.group.offset
-        try:
-            rejection = self._check_held(cast(Channel, held.channel), pull)
-            if rejection is not None:
-                return rejection
-            result = self._read(pull, offset, self.slices.is_over)
-            code = _code(result.status, offset)
-            if code == ResponseCode.PULL_NOT_FOUND and offset > pull.header.queue_offset:
-                # Its filter has dropped messages: move the consumer past them.
-                result.status, code = GetMessageStatus.NO_MATCHED_MESSAGE, ResponseCode.PULL_RETRY_IMMEDIATELY
-            return self._response(pull, code, result)
-        except RocketError as error:
-            return error_response(pull.command, error)
+        rejection = self._check_held(channel, pull)
+        if rejection is not None:
+            return rejection
+        result = self._read(pull, offset, self.slices.is_over)
+        code = _code(result.status, offset)
+        if code == ResponseCode.PULL_NOT_FOUND and offset > pull.header.queue_offset:
+            # Its filter has dropped messages: move the consumer past them.
+            result.status, code = GetMessageStatus.NO_MATCHED_MESSAGE, ResponseCode.PULL_RETRY_IMMEDIATELY
+        return self._response(pull, code, result)
 
     def channel_closed(self, channel: Channel) -> None:
         """Drop the held pulls of a closed channel."""

@@ -19,6 +19,7 @@ from rocketpy.protocol.message.sysflag import PullSysFlag
 from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.filter.sql92 import Expression
+from rocketpy_broker.store import GetMessageResult
 from rocketpy_broker.store.busy import Reason
 from tests.turns import Turns
 from tests.unit.handlers.broker_parts import (
@@ -261,27 +262,38 @@ async def test_a_held_pull_is_checked_again(tmp_path: Path, ends_by: str) -> Non
 
 
 @pytest.mark.parametrize("ends_by", ["arrival", "time"])
+@pytest.mark.parametrize("error", [StoreError("the disk is gone"), ValueError("a bug")])
 async def test_a_held_pull_that_cannot_be_read_gets_a_response(
-    tmp_path: Path, ends_by: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ends_by: str, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A consumer would wait for its own timeout after the read of its held pull failed."""
+    """A consumer would wait for its own timeout after the read of its held pull failed, and others too."""
     parts = BrokerParts(tmp_path)
-    parts.add_topics("T")
+    parts.add_topics("T", "U")
+    get_message = parts.store.get_message
 
-    def fail(*_: object, **__: object) -> None:
-        raise StoreError("the disk is gone")
+    def fail(topic: str, *args: Any, **settings: Any) -> GetMessageResult:
+        if topic == "T":
+            raise error
+        return get_message(topic, *args, **settings)
 
-    async with served(parts, clients=2) as (consumer, producer):
-        await producer.send()
+    async with served(parts, clients=3) as (consumer, other, producer):
+        for name in ("T", "U"):
+            await producer.send(topic=name)
         pulling = await hold(parts, consumer, 1)
+        waiting = await hold(parts, other, 1, topic="U")
         monkeypatch.setattr(parts.store, "get_message", fail)
         if ends_by == "arrival":
-            await producer.send()
+            for name in ("T", "U"):
+                await producer.send(topic=name)
         else:
             parts.now_ms = LONG_MS
             parts.pull.sweep()
         response = await pulling
-        assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, "the disk is gone")
+        remark = str(error) if isinstance(error, StoreError) else "internal error; see the server's log"
+        assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, remark)
+        wanted = ResponseCode.SUCCESS if ends_by == "arrival" else ResponseCode.PULL_NOT_FOUND
+        assert (await waiting).code == wanted
+        assert parts.store.failure is None
 
 
 # -- slow filters -------------------------------------------------------------------------------

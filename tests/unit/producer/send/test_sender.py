@@ -36,6 +36,7 @@ from rocketpy.protocol.message import properties
 from rocketpy.protocol.message.batch import decode_batch
 from rocketpy.protocol.message.compression import decompress
 from rocketpy.protocol.remoting.command import Command
+from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from tests.integration.sdk_peers import SENDS, Names, Peer, refuses, stored
 from tests.unique_ids import unique_id_time_ms
@@ -446,7 +447,7 @@ async def test_telemetry_that_is_switched_on_later_gets_events_of_sends(
     """A producer that is never idle would never be seen in traces."""
     monkeypatch.setattr(listening, "_POLL_S", 0.001)
     telemetry: Any = Switch()
-    listeners = Listeners([], "g", "c", lambda _queue: None, telemetry)
+    listeners = Listeners([], "g", "c", lambda _queue: None, Tasks("t"), telemetry)
     assert listeners.all == ()
     assert listeners.dormant
     telemetry.is_on = True
