@@ -6,7 +6,9 @@ import asyncio
 import errno
 import json
 import re
+import shutil
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,21 +18,28 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rocketpy import LocalTransactionState, Message, Producer, PullConsumer
-from rocketpy.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
+from rocketpy.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader, UpdateConsumerOffsetRequestHeader
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import Tasks
+from rocketpy.telemetry.plugin import Measured
 from rocketpy.transport import connect
 from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.config.file import load_broker_config, load_namesrv_config
-from rocketpy_broker.metrics import catalog
+from rocketpy_broker.metrics import catalog, prometheus
+from rocketpy_broker.metrics.collecting import _dledger
 from rocketpy_broker.metrics.http_server import HttpServer
+from rocketpy_broker.metrics.prometheus import MetricsPage
+from rocketpy_broker.metrics.reporting import MetricsReporter
 from rocketpy_broker.namesrv import NameServer
+from rocketpy_broker.replication.dledger.core.raft_state import Role
+from rocketpy_broker.replication.dledger.peer import PeerHealth
 from tests.integration.ha_pair import caught_up, pair
 from tests.integration.server.test_embedded import Silent
 from tests.mqproducer.place import eventually
 from tests.otel.recorder import Recorder, run_alone
+from tests.waiting import until
 from tools.import_map import ROOT
 
 GRAFANA = ROOT / "integrations/otel/grafana"
@@ -148,6 +157,88 @@ async def test_every_metric_is_on_the_endpoint(tmp_path: Path) -> None:
     assert value("put_within_milliseconds_total", le="+Inf") == 8
     assert 0 < value("disk_used_ratio") < 1
     assert value("storage_size") == value("throughput_in_total")
+
+
+async def test_values_have_the_units_of_their_metrics(tmp_path: Path) -> None:
+    """Graphs and alerts would be wrong by a factor, or compare a ratio with bytes."""
+    begin_s = time.time()
+    async with busy_broker(tmp_path) as broker:
+        channels = [await connect(str(broker.address), Silent()) for _ in range(2)]
+        for number, channel in enumerate(channels):
+            topics = [SubscriptionData(topic="T", sub_string="*" if number else "a", sub_version=1)]
+            group = ConsumerData(group_name="differing", subscription_data_set=topics)
+            body = HeartbeatData(client_id=f"c{number}", consumer_data_set=[group]).encode()
+            await channel.request(Command.request(RequestCode.HEART_BEAT, body=body), 3000)
+        store = broker.store
+        oldest_ms = store.store_timestamp("T", 0, 3)
+        later_ms = store.clock() + 2
+        await until(lambda: store.clock() > later_ms)
+        before_ms = store.clock()
+        found = samples((await http(broker, "GET /metrics"))[1])
+        after_ms = store.clock()
+        disk = shutil.disk_usage(tmp_path)
+
+        def values(name: str, **labels: str) -> list[float]:
+            return [value for given, value in found[f"rocketmq_{name}"] if labels.items() <= given.items()]
+
+        (booted,) = values("broker_start_time_seconds")
+        assert begin_s - 1 <= booted <= time.time()
+        (latency,) = values("consumer_lag_latency", topic="T", consumer_group="readers")
+        assert before_ms - oldest_ms <= latency <= after_ms - oldest_ms
+        assert values("consumer_group_conflicts", consumer_group="differing") == [1]
+        (used,) = values("disk_used_ratio")
+        assert 0 <= used <= 1
+        assert abs((1 - used) * disk.total - disk.free) < disk.total / 5
+        (free,) = values("disk_free_bytes")
+        assert abs(free - disk.free) < disk.total / 5
+
+
+def test_entries_without_a_majority_are_counted() -> None:
+    """The graph of a leader without a majority would stay flat."""
+    health = PeerHealth(Role.LEADER, 3, "n0", 12, 7, 1, {"n1": 5}, {"n1": 1500}, "", ())
+    found = {metric.name: dict(values) for metric, values in _dledger(health)}
+    assert found[catalog.DLEDGER_UNCOMMITTED.name] == {(): 5}
+    assert found[catalog.DLEDGER_LAG.name] == {("n1",): 5}
+    assert found[catalog.DLEDGER_LAG_SECONDS.name] == {("n1",): 1.5}
+    roles = {("leader",): 1, ("follower",): 0, ("candidate",): 0}
+    assert found[catalog.DLEDGER_ROLE.name] == roles
+
+
+def test_a_page_that_takes_long_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scrapers could use most of a broker's event loop; or they would get values that are minutes old."""
+    now, collected = 1000.0, 0
+
+    def collect() -> list[Measured]:
+        nonlocal now, collected
+        collected += 1
+        now += 0.1
+        return []
+
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    page = MetricsPage(collect)
+    first = page()
+    kept_s = 0.1 * prometheus._CACHE_FACTOR
+    now += kept_s - 0.01
+    assert page() is first
+    assert collected == 1
+    now += 0.02
+    assert page().body == first.body
+    assert collected == 2
+    now += 1000
+    page()
+    assert collected == 3
+
+
+def test_a_broker_that_has_ended_has_no_metrics(tmp_path: Path) -> None:
+    """The export at the end of a program would fail, or wait for the loop for ever."""
+
+    async def run() -> MetricsReporter:
+        async with busy_broker(tmp_path) as broker:
+            assert broker.metrics is not None
+            assert await asyncio.to_thread(broker.metrics.collect_from_any_thread) != []
+            return broker.metrics
+
+    assert asyncio.run(run()).collect_from_any_thread() == []
 
 
 async def test_slaves_and_their_lag_show(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from rocketpy.transport import (
     connect,
     serve,
 )
-from rocketpy.transport.memory_budget import ConnectionMemory
+from rocketpy.transport.memory_budget import KINDS, ConnectionMemory
 from rocketpy_broker import Broker, EmbeddedCluster
 from rocketpy_broker.handlers.base import handler_table
 from rocketpy_broker.handlers.pull.long_polling import HELD_BYTES
@@ -314,6 +314,47 @@ def test_a_request_is_rejected_only_for_the_largest_user(asking_keeps_most: bool
     assert closed == ([] if asking_keeps_most else ["one"])
     assert budget.refusals == 1
     assert budget.total == (140 if asking_keeps_most else 70)
+
+
+def test_connections_are_closed_until_there_is_room_again() -> None:
+    """The next requests would close connections one by one; or more clients be closed than needed."""
+    budget = MemoryBudget(1000, 800)
+    closed: list[int] = []
+    connections = [
+        ConnectionMemory(budget, lambda: 0, lambda _, number=number: closed.append(number))  # type: ignore[misc]
+        for number in range(8)
+    ]
+    for number, connection in enumerate(connections):
+        assert connection.add("pulls", 100 - number)
+    asking = ConnectionMemory(budget)
+    assert asking.add("pulls", 50)
+    assert closed == [0, 1]  # 573 and 50 bytes are below 700, 7/8 of the limit; with one more they are not
+    assert budget.total == 623
+
+
+def test_unsent_responses_count_while_they_are_unsent() -> None:
+    """Metrics would show the memory of responses that clients have read; those would close connections."""
+    budget = MemoryBudget(1000, 1000)
+    unsent = 600
+    connection = ConnectionMemory(budget, lambda: unsent)
+    connection.set("responses", 600)
+    unsent = 200
+    assert budget.by_kind()["responses"] == 200
+    assert budget.total == connection.total == 200
+    unsent = 0
+    assert ConnectionMemory(budget).add("pulls", 1000)
+    connection.release()
+    assert budget.by_kind() == {**dict.fromkeys(KINDS, 0), "pulls": 1000}
+
+
+def test_a_connection_has_room_for_a_frame_and_what_is_kept() -> None:
+    """A server without settings would have no limit, or refuse the largest frame."""
+    options = ChannelOptions()
+    budget = options.memory_budget()
+    assert budget.connection_bytes_max == options.max_frame_bytes + options.write_limit_bytes + 8 * MIB
+    assert budget.total_bytes_max == 16 * budget.connection_bytes_max
+    given = ChannelOptions(connection_bytes_max=5, total_bytes_max=7).memory_budget()
+    assert (given.connection_bytes_max, given.total_bytes_max) == (5, 7)
 
 
 @pytest.fixture

@@ -16,7 +16,14 @@ from pathlib import Path
 import pytest
 
 from rocketpy.errors import ConfigInvalid
-from rocketpy_broker.broker.open_files import share_open_files
+from rocketpy_broker.broker.open_files import (
+    fit_open_files_limit,
+    open_files_limit,
+    raise_open_files_limit,
+    share_open_files,
+)
+from rocketpy_broker.config.model import BrokerConfig
+from rocketpy_broker.store import StoreConfig
 from rocketpy_broker.store.files.disk import OsDisk, spare_descriptors
 from tests.integration.broker.test_broker import send
 from tests.integration.processes import COMMAND
@@ -157,3 +164,22 @@ def test_the_store_opens_files_when_no_descriptor_is_left(tmp_path: Path) -> Non
         for descriptor in taken:
             os.close(descriptor)
         spare_descriptors.release()
+
+
+def test_the_limit_of_this_process_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server would accept more connections than it has descriptors, or refuse to start."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: (1000, resource.RLIM_INFINITY))
+    assert open_files_limit() == 1000
+    config = BrokerConfig(store=StoreConfig(root=tmp_path))
+    assert fit_open_files_limit(config).listen.options.max_connections == (share_open_files(1000).connections)
+    asked: list[tuple[int, int]] = []
+
+    def refuse(_kind: int, limits: tuple[int, int]) -> None:
+        asked.append(limits)
+        raise ValueError("not allowed")
+
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    raise_open_files_limit()  # which is not required
+    assert asked == [(1 << 20, resource.RLIM_INFINITY)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: (resource.RLIM_INFINITY,) * 2)
+    assert open_files_limit() == 1 << 20

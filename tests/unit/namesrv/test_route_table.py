@@ -1,8 +1,14 @@
 """RouteTable: registrations and removals of brokers change the routes."""
 
+from contextlib import nullcontext
 from typing import Any
 
+import pytest
+
+from rocketpy.client.routing.routes import QUEUES_MAX
+from rocketpy.errors import UsageError
 from rocketpy.protocol.bodies import DataVersion, TopicConfig
+from rocketpy_broker.namesrv.registration_checks import check_registration
 from rocketpy_broker.namesrv.route_table import BrokerIdentity, MasterHint, RouteTable
 
 
@@ -246,3 +252,20 @@ def test_names_and_clusters_of_one_address_are_bounded() -> None:
     table.drop_channel("channel")
     assert table.entries == 0
     assert not table.cluster_info().cluster_addr_table
+
+
+def test_a_peer_without_a_role_learns_the_master() -> None:
+    """A DLedger peer that has not learnt its role (id -1) would not find the master of its group."""
+    table = RouteTable()
+    assert register(table) == MasterHint()
+    assert register(table, identity(broker_id=1, address="h:3")) == MasterHint("h:1", "h:2")
+    assert register(table, identity(broker_id=-1, address="h:4")) == MasterHint("h:1", "h:2")
+
+
+@pytest.mark.parametrize("count", [-1, 0, QUEUES_MAX, QUEUES_MAX + 1])
+def test_a_topic_may_have_no_queues(count: int) -> None:
+    """A topic without queues for sends, as while it is drained, would keep its broker from registering."""
+    (topic,) = topics("T", queues=count).values()
+    is_allowed = 0 <= count <= QUEUES_MAX
+    with nullcontext() if is_allowed else pytest.raises(UsageError, match=r"0 to \d+ are allowed"):
+        check_registration(identity(), "h:2", [topic], [])
