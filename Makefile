@@ -59,7 +59,7 @@ slow: $(VENV)/.ready-test ## the tests that take longer: seeded simulations, rea
 	@$(PY) -m pytest -n auto --dist worksteal -m "slow and not planted and not soak and not interop and not spark" $(ARGS)
 
 planted: $(VENV)/.ready-test ## whether the crash tests and simulations catch defects that are planted
-	@$(PY) -m pytest -m planted $(ARGS)
+	@$(PY) -m pytest -n auto --dist worksteal -m planted $(ARGS)
 
 console-test: $(VENV)/.ready-browser ## the console's pages in Chromium (SCREENSHOTS=DIR keeps pictures)
 	@command -v chromium >/dev/null 2>&1 || { echo "console-test: install Debian's package chromium"; exit 1; }

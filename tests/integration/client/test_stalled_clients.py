@@ -24,7 +24,9 @@ from rocketpy.transport import Channel
 from tests.integration.sdk_peers import SENDS, Names, Peer, stored
 from tests.waiting import until
 
-CLIENT = ClientConfig(heartbeat_ms=20, route_refresh_ms=20, request_timeout_ms=50)
+CLIENT = ClientConfig(
+    heartbeat_ms=20, route_refresh_ms=20, request_timeout_ms=300
+)  # a busy machine may need it
 
 
 class Mute(Peer):

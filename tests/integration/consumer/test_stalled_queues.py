@@ -52,7 +52,7 @@ SWIFT: dict[str, Any] = {
     "rebalance_interval_ms": 20,
     "persist_interval_ms": 20,
     "suspend_timeout_ms": 20,
-    "pull_timeout_ms": 50,
+    "pull_timeout_ms": 60_000,  # a pull that fails is repeated after 3 s
 }
 
 Answer = Callable[[Command], Command | None]
@@ -172,7 +172,7 @@ TROUBLE: list[tuple[str, Answer, str, dict[str, Any]]] = [
     ("GET_CONSUMER_LIST_BY_GROUP", lacks, "the brokers' list of the group's members lacks this one", {}),
     ("QUERY_CONSUMER_OFFSET", silent, "cannot be acquired: ", {}),
     ("QUERY_CONSUMER_OFFSET", busy, "cannot be acquired: ", {}),
-    ("PULL_MESSAGE", silent, "no request for ", {}),
+    ("PULL_MESSAGE", silent, "no request for ", {"pull_timeout_ms": 50}),
     ("PULL_MESSAGE", busy, "busy", {}),
     ("PULL_MESSAGE", moved, "its offset ", {}),
     ("LOCK_BATCH_MQ", silent, "cannot be acquired: ", {"orderly": True}),
@@ -464,10 +464,10 @@ async def test_offsets_that_cannot_be_stored(
     cluster: EmbeddedCluster, producer: Producer, tmp_path: Path, later: Callable[[], None]
 ) -> None:
     """A full disk would be found after the next restart, which handles all messages again."""
-    config: dict[str, Any] = {"model": MessageModel.BROADCASTING, "offset_directory": tmp_path / "at"}
+    config = SWIFT | {"model": MessageModel.BROADCASTING, "offset_directory": tmp_path / "at"}
     seen = Seen()
     (tmp_path / "at").mkdir()
-    async with consuming(cluster, seen, name="one", **config, **SWIFT) as consumer:
+    async with consuming(cluster, seen, name="one", **config) as consumer:
         await until(lambda: of_topic(consumer) != [])
         await until((tmp_path / "at/127.0.0.1@one/g/offsets.json").exists)
         (tmp_path / "at").rename(tmp_path / "old")
