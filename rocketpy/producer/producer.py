@@ -33,7 +33,7 @@ from rocketpy.producer.request_reply import Requester
 from rocketpy.producer.send.accumulator import Accumulator
 from rocketpy.producer.send.encoder import MessageEncoder
 from rocketpy.producer.send.flow_control import InFlightLimiter
-from rocketpy.producer.send.pending import ONEWAY, UNBATCHED
+from rocketpy.producer.send.pending import ONEWAY, SINGLE, UNBATCHED
 from rocketpy.producer.send.publish_info import PublishInfoTable
 from rocketpy.producer.send.sender import Sender
 from rocketpy.producer.send.submitter import Submitter, kind_of
@@ -308,7 +308,7 @@ class Producer(AdminApi):
         The `outcome` of an error tells whether the message may be stored.
         """
         submitter = self._submitter or _started(self._submitter)  # saves a call per message
-        kind = kind_of(message)
+        kind = SINGLE if type(message) is Message else kind_of(message)
         if submitter.limiter.would_block(len(message.body)):
             timeout_ms = await submitter.wait_for_limiter(message, timeout_ms)
         return await submitter.submit(kind, message, queue, selector, arg, timeout_ms)
@@ -335,7 +335,7 @@ class Producer(AdminApi):
             UsageError: An argument is not valid, or FlowControlled: too much is in flight.
         """
         submitter = self._submitter or _started(self._submitter)  # saves a call per message
-        kind = kind_of(message)
+        kind = SINGLE if type(message) is Message else kind_of(message)
         size = len(message.body)
         if submitter.limiter.would_block(size):
             submitter.limiter.check(size)

@@ -141,7 +141,7 @@ class Accumulator:
         """Open a batch, after sending the open batches that it must not overtake."""
         if not self._loop.is_running():
             self.check_loop()
-        if queue is None or publish_info in self.open or queue in self.open:
+        if self.open and (queue is None or publish_info in self.open or queue in self.open):
             self.flush_topic(publish_info)
         messages: list[Message] = []
         futures: list[asyncio.Future[SendResult]] = []

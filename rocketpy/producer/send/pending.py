@@ -165,38 +165,31 @@ class PendingSend(msgspec.Struct, eq=False, weakref=False):
 
     def frame(self, opaque: int) -> bytes:
         """Return its request to `queue` as a frame with a JSON header."""
-        queue, body = self.queue, self.body
+        queue, kind, properties, body = self.queue, self.kind, self.properties, self.body
         if queue is None:
             raise InvariantError("a request is encoded before its queue is chosen")
+        if not kind.is_batch:
+            properties = head_text(self.message_ids[0], wait_store=self.messages[0].wait_store) + properties
         return self.template.frame(
             queue.queue_id,
             self.sys_flag,
             self.born_ms,
             self.flag,
-            self._all_properties(),
+            properties,
             opaque,
             self._batch_body() if body is None else body,
-            oneway=self.kind.is_oneway,
+            oneway=kind.is_oneway,
         )
 
     def command(self) -> Command:
         """Return its request to `queue` for any header codec."""
-        queue = self.queue
+        queue, properties = self.queue, self.properties
         if queue is None:
             raise InvariantError("a request is encoded before its queue is chosen")
-        return self.template.command(
-            queue.queue_id,
-            self.sys_flag,
-            self.born_ms,
-            self.flag,
-            self._all_properties(),
-            self._batch_body() if self.body is None else self.body,
-        )
-
-    def _all_properties(self) -> str:
-        if self.kind.is_batch:
-            return self.properties
-        return head_text(self.message_ids[0], wait_store=self.messages[0].wait_store) + self.properties
+        if not self.kind.is_batch:
+            properties = head_text(self.message_ids[0], wait_store=self.messages[0].wait_store) + properties
+        body = self._batch_body() if self.body is None else self.body
+        return self.template.command(queue.queue_id, self.sys_flag, self.born_ms, self.flag, properties, body)
 
     def _batch_body(self) -> bytes:
         wait_store = self.messages[0].wait_store

@@ -278,9 +278,7 @@ class Submitter:
 
 
 def kind_of(message: Message) -> SendKind:
-    """Return the kind of the send of a message. Raises MessageInvalid."""
-    if type(message) is Message:  # the usual case
-        return SINGLE
+    """Return the kind of the send of a message of any class. Raises MessageInvalid."""
     return REPLY if isinstance(check_message(message), ReplyMessage) else SINGLE
 
 
