@@ -10,6 +10,8 @@ import math
 from collections.abc import Awaitable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
+import msgspec
+
 from rocketpy.client.broker_api import MAX_BODY_BYTES, gather_by_broker, log_failed, require_success
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap
@@ -32,6 +34,8 @@ FOREVER_MS: Final = 2**63 - 1
 _MAX_TOTAL_BYTES: Final = 64 << 20
 """Limit of the inflated bodies of one response; messages beyond it have a `decode_error`."""
 _TIMEOUT_MS: Final = 18_000
+_PAGE_MIN: Final = 32
+"""A response with fewer messages has all; brokers return at most 64 by default (maxMsgsNumBatch)."""
 _UNIQUE_MAX: Final = 32
 """Maximum number of messages that each broker returns for a unique id."""
 
@@ -107,7 +111,7 @@ class MessageIndex:
             index_type=UNIQUE_INDEX if unique else None,
         )
         brokers = [data for data in (await client.route(header.topic)).broker_datas if data.broker_addrs]
-        requests = [self._query_at(data, header) for data in brokers]
+        requests = [self._query_all_at(data, header) for data in brokers]
         parts = await gather_results(brokers, requests, partial=self._partial)
         messages = [
             message.with_topic(topic)
@@ -117,6 +121,27 @@ class MessageIndex:
             if (message.message_id == key if unique else key in message.keys)
         ]
         return QueryResult(messages, max((part.index_updated_ms for part in parts), default=0))
+
+    async def _query_all_at(self, data: BrokerData, header: QueryMessageRequestHeader) -> QueryResult:
+        """Query a broker again for older messages while it returns fewer than `max_num`, but many.
+
+        Brokers limit the number themselves, and return the newest messages first.
+        """
+        found: dict[str, MessageExt] = {}
+        updated_ms, count = 0, header.max_num
+        while True:
+            part = await self._query_at(data, header)
+            found.update((message.offset_message_id, message) for message in part.messages)
+            updated_ms = max(updated_ms, part.index_updated_ms)
+            if len(found) >= count or len(part.messages) < min(_PAGE_MIN, count):
+                break
+            # The oldest ms may have more messages than one response. The next response has it again.
+            oldest_ms = min(message.store_timestamp for message in part.messages)
+            end_ms = oldest_ms if oldest_ms < header.end_timestamp else oldest_ms - 1
+            if end_ms < header.begin_timestamp:
+                break
+            header = msgspec.structs.replace(header, end_timestamp=end_ms)
+        return QueryResult(list(found.values())[:count], updated_ms)
 
     async def _query_at(self, data: BrokerData, header: QueryMessageRequestHeader) -> QueryResult:
         address = data.broker_addrs[member_to_read(data.broker_addrs)]

@@ -41,6 +41,11 @@ async def test_find(cluster: EmbeddedCluster, producer: Producer) -> None:
     assert [json.loads(line)["body"] for line in done.out.splitlines()] == ["0", "1", "2"]
     done = await run("message", "find", "T", "-k", "item-1", "--format", "text", "-n", address)
     assert done == (0, "1\n", "")
+    limited = "rocketpy: 2 messages are the limit; there may be more: --count\n"
+    done = await run("message", "find", "T", "-k", "order", "-c", "2", "--format", "text", "-n", address)
+    assert done == (0, "1\n2\n", limited)
+    done = await run("message", "between", "T", "--from", "1h", "-c", "2", "--format", "text", "-n", address)
+    assert (done.status, len(done.out.splitlines()), done.err) == (0, 2, limited)
 
 
 async def test_trace(cluster: EmbeddedCluster) -> None:

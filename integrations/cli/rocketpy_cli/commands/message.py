@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Annotated, Final
 
@@ -70,7 +71,9 @@ def find(
     format_: _FormatOption = "details",
 ) -> None:
     """Print the messages with a key, oldest first."""
-    _print(options, format_, lambda admin: _find(admin, topic, key, count))
+    found = _print(options, format_, lambda admin: _find(admin, topic, key, count))
+    by_broker = Counter(message.queue.broker_name for message in found)
+    _note_limit(count, max(by_broker.values(), default=0))
 
 
 @message_app.command(epilog="Example: rocketpy message at Orders broker-a 0 118 --count 10 --format text")
@@ -109,7 +112,7 @@ def between(
     with usage_errors():
         begin_ms = parse_time("--from", begin)
         end_ms = time.time_ns() // 1_000_000 if end is None else parse_time("--to", end)
-    _print(options, format_, lambda admin: _between(admin, topic, begin_ms, end_ms, count))
+    _note_limit(count, len(_print(options, format_, lambda a: _between(a, topic, begin_ms, end_ms, count))))
 
 
 @message_app.command(epilog="Example: rocketpy message consumers 7F00000100002A9F0000000000000BB8")
@@ -258,8 +261,8 @@ def _trace_rows(message: TracedMessage) -> Iterator[dict[str, object]]:
 
 def _print(
     options: Options, format_: str, look_up: Callable[[AdminClient], Awaitable[list[MessageExt]]]
-) -> None:
-    """Print the messages that a look-up finds."""
+) -> list[MessageExt]:
+    """Print the messages that a look-up finds, and return them."""
     if format_ == "details":
         format_ = "json" if options.as_json else _DETAILS
     with usage_errors():
@@ -269,6 +272,13 @@ def _print(
     messages = options.run_admin(look_up)
     sys.stdout.buffer.write(chosen(messages))
     sys.stdout.flush()
+    return messages
+
+
+def _note_limit(count: int, found: int) -> None:
+    """Say that messages may have been left out."""
+    if found >= count:
+        print(f"rocketpy: {count} messages are the limit; there may be more: --count", file=sys.stderr)
 
 
 async def _get(admin: AdminClient, message_id: str, topic: str | None) -> list[MessageExt]:

@@ -135,6 +135,22 @@ async def test_a_look_up_that_finds_nothing_says_why(cluster: EmbeddedCluster) -
         assert len((await admin.messages.by_key("T", "5", end_ms=cast(Any, now_ms + 60_000))).messages) == 1
 
 
+async def test_more_messages_with_a_key_than_a_response_has(two: EmbeddedCluster) -> None:
+    """A caller who asks for 1,000 messages would take the newest 64 of each broker for all of them."""
+    async with Producer("p", two.namesrv_address) as producer, AdminClient(two.namesrv_address) as admin:
+        await admin.topics.create("T", 1)
+        queue = MessageQueue("T", "broker-a", 0)
+        for begin in range(0, 200, 50):  # many have the same store time
+            batch = [Message("T", b"%d" % number, keys="k") for number in range(begin, begin + 50)]
+            await producer.send_batch(batch, queue=queue)
+            await asyncio.sleep(0.002)
+        found = await admin.messages.by_key("T", "k", 1000)
+        assert sorted(int(message.body) for message in found.messages) == list(range(200))
+        assert len((await admin.messages.by_key("T", "k", 150)).messages) == 150
+        newest = (await admin.messages.by_key("T", "k", 32)).messages
+        assert min(int(message.body) for message in newest) >= 150
+
+
 async def test_keys_with_the_same_hash_hide_no_message(cluster: EmbeddedCluster) -> None:
     """A query reads a limited number of messages; a client could fill it with those of another key."""
     queue = MessageQueue("T", "broker-a", 0)
@@ -144,7 +160,7 @@ async def test_keys_with_the_same_hash_hide_no_message(cluster: EmbeddedCluster)
     async with AdminClient(cluster.namesrv_address) as admin:
         found = await admin.messages.by_key("T", "Aa", 1)
         assert [message.body for message in found.messages] == [b"wanted"]
-        assert len((await admin.messages.by_key("T", "BB", 200)).messages) == 64
+        assert len((await admin.messages.by_key("T", "BB", 200)).messages) == 70
 
 
 async def reported(admin: AdminClient, key: str) -> list[str]:
