@@ -66,6 +66,11 @@ class SpareDescriptors:
             except OSError:
                 return
 
+    @property
+    def are_used(self) -> bool:
+        """Whether some are in use: what can wait should open no more files."""
+        return self._holders > 0 and len(self._spares) < _SPARES
+
     def open(self, open_one: Callable[[], T]) -> T:
         """Call `open_one`; if no descriptor is left, close a reserved one and try again. Raises OSError."""
         while True:

@@ -17,7 +17,7 @@ from typing import Final
 
 from rocketpy.errors import StoreError
 from rocketpy_broker.store.config import ConsumeQueueConfig
-from rocketpy_broker.store.files.disk import Disk, lacks_descriptors
+from rocketpy_broker.store.files.disk import Disk, lacks_descriptors, spare_descriptors
 from rocketpy_broker.store.log.flush import FlushPlan, PlanLimits
 from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.messages import QueueTable, check_topic
@@ -180,6 +180,11 @@ class ConsumeQueueTable:
         """
         queue = ready[0]
         if self._has(queue):
+            # The flush of a plan needs a descriptor for each directory, and its failure is final.
+            if queue.is_closed and spare_descriptors.are_used:
+                if plan.targets:
+                    return False
+                self.close_idle(all_files=True)
             try:
                 queue.write_out()
             except StoreError as error:
@@ -225,7 +230,10 @@ def _newest_first(queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, Ma
 
 
 def _make_files(queues: Iterable[ConsumeQueue], made: list[tuple[ConsumeQueue, MappedFile]]) -> None:
-    """Create the next files of queues; stop at the first error. Safe in a thread."""
+    """Create the next files of queues; stop at the first error, or if few descriptors are left.
+
+    Safe in a thread.
+    """
     with contextlib.suppress(StoreError):  # `write_out` tries it again, and raises the error
-        for queue in queues:
+        for queue in itertools.takewhile(lambda _: not spare_descriptors.are_used, queues):
             made.append((queue, queue.make_file()))  # noqa: PERF401 - files before an error must be adopted
