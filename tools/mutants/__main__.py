@@ -5,6 +5,7 @@
     python -m tools.mutants store --report prints the score and the survivors, and tries nothing
     python -m tools.mutants store --show 0123456789ab    prints what a mutant changes
     python -m tools.mutants sample --seed 7 --count 200  tries 200 mutants, shared by the packages of `SAMPLE`
+    python -m tools.mutants client --only DropCall SwapSteps  tries mutants of these operators
 
 The sample: 300 places of each package, drawn with seed 20 from all that cosmic-ray's operators, `DropCall`
 and `SwapSteps` can change. Results are kept in .cache/mutants/PACKAGE.jsonl, one line per trial; a mutant's
@@ -68,7 +69,11 @@ def main() -> None:
     explained = _explained()
     scores = []
     for name, count in _counts(options.packages, options.count):
-        mutants = draw(PACKAGES[name].source, options.seed)
+        mutants = [
+            mutant
+            for mutant in draw(PACKAGES[name].source, options.seed)
+            if not options.only or mutant.operator.rpartition("/")[2] in options.only
+        ]
         sample = mutants[:count]
         if options.show:
             for mutant in sample:
@@ -81,7 +86,7 @@ def main() -> None:
                 mutant for mutant in sample if _is_wanted(mutant, results, explained, again=options.again)
             ]
             _try_all(name, wanted, options)
-        if options.report:
+        if options.report and not options.only:
             _report_stale(mutants, _explained(name))
         scores.append(_report(name, sample, _results(name), explained, full=options.report))
     if len(scores) > 1:
@@ -121,6 +126,7 @@ def _options() -> argparse.Namespace:
         default=15.0,
         help="maximum duration of the tests for one mutant, as measured without it (default: %(default)s)",
     )
+    parser.add_argument("--only", nargs="+", metavar="OPERATOR", help="only mutants of these operators")
     parser.add_argument("--again", action="store_true", help="try only the survivors, again")
     parser.add_argument("--report", action="store_true", help="only print the kept results")
     parser.add_argument("--show", nargs="+", metavar="ID", help="only print what these mutants change")
