@@ -88,7 +88,7 @@ class ConsumerServices:
         self._periodic: list[PeriodicCall] = []
         self._slices = Slices(tasks, _now_ms)
         self._host = bytes(8)
-        expressions = ExpressionPolicy(config.consume)
+        expressions = ExpressionPolicy(config.consume, self._slices)
         self._client_handler = ClientHandler(
             self.clients,
             self.groups,

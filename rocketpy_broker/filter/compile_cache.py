@@ -35,6 +35,10 @@ class CompileCache(Generic[T]):
         self._characters = 0
         self._lock = threading.Lock()
 
+    def __contains__(self, text: str) -> bool:
+        """Whether a text is compiled, or known to be invalid."""
+        return text in self._found or len(text) > self._characters_max
+
     def __call__(self, text: str) -> T:
         """Return the compiled text. Raises ExpressionInvalid."""
         if len(text) > self._characters_max:

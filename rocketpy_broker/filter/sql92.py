@@ -67,6 +67,11 @@ def compile_expression(text: str) -> Expression:
     return _compiled(text)
 
 
+def is_compiled(text: str) -> bool:
+    """Whether an expression is in the cache, or its error."""
+    return text in _compiled
+
+
 def _compile(text: str) -> Expression:
     parser = _Parser(tokens(text))
     return Expression(text, parser.whole().evaluate)

@@ -46,11 +46,6 @@ def topic_not_found(topic: str) -> Rejected:
     return Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!{FAQ}")
 
 
-def is_open(channel: Channel) -> Callable[[], bool]:
-    """Return a function that returns whether a connection is open; see `Slices.run`."""
-    return lambda: not channel.is_closed
-
-
 def handles(*codes: int) -> Callable[[F], F]:
     """Mark a method as the handler of requests with these codes; see `handler_table`."""
 

@@ -50,13 +50,13 @@ from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.filter import ExpressionInvalid, bounded, filter_of
-from rocketpy_broker.handlers.base import Rejected, handles, is_open
+from rocketpy_broker.handlers.base import Rejected, handles
 from rocketpy_broker.handlers.pull.pull_checks import ExpressionPolicy
 from rocketpy_broker.services.metadata.clients import ClientChannelInfo, ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.locks import QueueLocks
 from rocketpy_broker.services.metadata.topics import TopicTable, own_topic
-from rocketpy_broker.services.slices import Slices
+from rocketpy_broker.services.slices import SERVER, Slices
 from rocketpy_broker.store.files.batch_saver import PendingChange
 from rocketpy_broker.store.files.disk import system_clock
 
@@ -216,6 +216,7 @@ class ClientHandler:
         body = CheckClientRequestBody.decode(request.body)
         wanted = body.subscription_data
         self.expressions.check(wanted.expression_type, body.group)
+        self.expressions.compile(wanted, channel)
         try:
             filter_of(wanted)
         except ExpressionInvalid as error:
@@ -282,7 +283,7 @@ class ClientHandler:
     @handles(RequestCode.LOCK_BATCH_MQ)
     async def lock_queues(self, channel: Channel, request: Command) -> Command:
         """Handle LOCK_BATCH_MQ: lock queues, or renew locks."""
-        return await self.slices.run(self._lock(request), is_open(channel))
+        return await self.slices.run(self._lock(request), channel)
 
     def _lock(self, request: Command) -> Generator[None, None, Command]:
         _check_lock_size(request)
@@ -298,7 +299,7 @@ class ClientHandler:
     @handles(RequestCode.UNLOCK_BATCH_MQ)
     async def unlock_queues(self, channel: Channel, request: Command) -> Command:
         """Handle UNLOCK_BATCH_MQ, also for a client that has disconnected."""
-        return await self.slices.run(self._unlock(request), lambda: True)
+        return await self.slices.run(self._unlock(request), SERVER)
 
     def _unlock(self, request: Command) -> Generator[None, None, Command]:
         _check_lock_size(request)

@@ -39,7 +39,7 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.base import Rejected, handles, is_open
+from rocketpy_broker.handlers.base import Rejected, handles
 from rocketpy_broker.handlers.slave import absent
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
@@ -84,7 +84,7 @@ class ConsumeStatsHandler:
     @handles(RequestCode.GET_TOPIC_STATS_INFO)
     async def topic_stats(self, channel: Channel, request: Command) -> Command:
         """Handle GET_TOPIC_STATS_INFO."""
-        return await self.slices.run(self._topic_stats(request), is_open(channel))
+        return await self.slices.run(self._topic_stats(request), channel)
 
     def _topic_stats(self, request: Command) -> Work:
         name = request.header_as(GetTopicStatsInfoRequestHeader).topic
@@ -108,7 +108,7 @@ class ConsumeStatsHandler:
     @handles(RequestCode.GET_CONSUME_STATS)
     async def consume_stats(self, channel: Channel, request: Command) -> Command:
         """Handle GET_CONSUME_STATS."""
-        return await self.slices.run(self._consume_stats(request), is_open(channel))
+        return await self.slices.run(self._consume_stats(request), channel)
 
     def _consume_stats(self, request: Command) -> Work:
         header = request.header_as(GetConsumeStatsRequestHeader)
@@ -152,7 +152,7 @@ class ConsumeStatsHandler:
     @handles(RequestCode.GET_BROKER_CONSUME_STATS)
     async def all_consume_stats(self, channel: Channel, request: Command) -> Command:
         """Handle GET_BROKER_CONSUME_STATS."""
-        return await self.slices.run(self._all_consume_stats(request), is_open(channel))
+        return await self.slices.run(self._all_consume_stats(request), channel)
 
     def _all_consume_stats(self, request: Command) -> Work:
         only_ordered = request.header_as(GetConsumeStatsInBrokerHeader).is_order
@@ -192,7 +192,7 @@ class ConsumeStatsHandler:
     @handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
     async def groups_of_topic(self, channel: Channel, request: Command) -> Command:
         """Handle QUERY_TOPIC_CONSUME_BY_WHO: groups that subscribe to a topic, or have offsets of it."""
-        return await self.slices.run(self._groups_of_topic(request), is_open(channel))
+        return await self.slices.run(self._groups_of_topic(request), channel)
 
     def _groups_of_topic(self, request: Command) -> Work:
         topic = request.header_as(QueryTopicConsumeByWhoRequestHeader).topic
@@ -207,7 +207,7 @@ class ConsumeStatsHandler:
     @handles(RequestCode.QUERY_CONSUME_TIME_SPAN)
     async def time_spans(self, channel: Channel, request: Command) -> Command:
         """Handle QUERY_CONSUME_TIME_SPAN."""
-        return await self.slices.run(self._time_spans(request), is_open(channel))
+        return await self.slices.run(self._time_spans(request), channel)
 
     def _time_spans(self, request: Command) -> Work:
         header = request.header_as(QueryConsumeTimeSpanRequestHeader)

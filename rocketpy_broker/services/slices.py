@@ -4,16 +4,17 @@ Some work takes time in proportion to what clients have left in the server: held
 piece, it would delay every other client. Work is a generator that yields once the slice is over. All work of
 a server shares one slice in each iteration of the loop. RocketMQ has threads for this.
 
-Requests for large responses run one after the other, so that a flood of them takes the memory of one.
+Requests for large responses run one after the other, so that a flood of them takes the memory of one. Their
+clients take turns.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from rocketpy.errors import ConnectionLost
 from rocketpy.protocol import fastjson
@@ -29,6 +30,14 @@ _PIECES: Final = 16
 """`encoding` reads the clock after so many pieces."""
 
 
+class Client(Hashable, Protocol):
+    """The client of a request, such as a `Channel`."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has disconnected."""
+
+
 class Slices:
     """The slices of one server. tasks: of the server. now_ms: a monotonic clock.
 
@@ -40,7 +49,9 @@ class Slices:
         self.now_ms = now_ms
         self._tasks = tasks
         self._works: deque[Iterator[None]] = deque()
-        self._requests: deque[_Request[Any]] = deque()
+        self._requests: dict[Client, deque[_Request[Any]]] = {}
+        """Requests that have not begun. The first client has the next turn."""
+        self._has_request = False
         self._end_ms: float | None = None
         """When the slice of this iteration of the loop is over; None before it has begun."""
         self._is_running = False
@@ -60,28 +71,33 @@ class Slices:
         """Whether the current slice is over."""
         return self._end_ms is None or self.now_ms() >= self._end_ms
 
-    def run(self, work: Generator[None, None, T], is_needed: Callable[[], bool]) -> asyncio.Future[T]:
+    def run(self, work: Generator[None, None, T], client: Client) -> asyncio.Future[T]:
         """Run the work of a request after that of earlier ones; return the future of its result.
 
-        is_needed: returns whether the client is still connected. If not, the work ends and the future fails
-        with ConnectionLost.
+        When the client has disconnected, the work ends, and the future fails with ConnectionLost.
         """
-        request = _Request(work, is_needed)
-        self._requests.append(request)
-        if len(self._requests) == 1:
+        request = _Request(work, client)
+        self._requests.setdefault(client, deque()).append(request)
+        if not self._has_request:
+            self._has_request = True
             self.start(self._run_requests())
         return request.result
 
     def run_upkeep(self, work: Generator[None, None, T]) -> asyncio.Future[T]:
         """Run work of the server itself, not after that of requests; return the future of its result."""
-        request = _Request(work, lambda: True)
+        request = _Request(work, SERVER)
         self.start(request.steps())
         return request.result
 
     def _run_requests(self) -> Iterator[None]:
         while self._requests:
-            yield from self._requests[0].steps()
-            self._requests.popleft()
+            client = next(iter(self._requests))
+            waiting = self._requests.pop(client)
+            request = waiting.popleft()
+            if waiting:
+                self._requests[client] = waiting
+            yield from request.steps()
+        self._has_request = False
 
     def _begin(self) -> None:
         self._end_ms = self.now_ms() + SLICE_MS
@@ -121,7 +137,7 @@ class _Request(Generic[T]):
     """Work of a request."""
 
     work: Generator[None, None, T]
-    is_needed: Callable[[], bool]
+    client: Client
     result: asyncio.Future[T] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -131,7 +147,7 @@ class _Request(Generic[T]):
         """Do the work while it is needed. Its result or error is that of the future."""
         try:
             while not self.result.done():
-                if not self.is_needed():
+                if self.client.is_closed:
                     self.result.set_exception(ConnectionLost("the client has disconnected"))
                     return
                 next(self.work)
@@ -154,20 +170,42 @@ class SharedWork(Generic[T]):
         """begin: returns the work; called for each run."""
         self._slices = slices
         self._begin = begin
-        self._needs: list[Callable[[], bool]] | None = None
-        """Of the requests that wait for a run that has not begun."""
+        self._waiting: _Clients | None = None
+        """The clients that wait for a run that has not begun."""
         self._result: asyncio.Future[T]
 
-    async def result(self, is_needed: Callable[[], bool]) -> T:
+    async def result(self, client: Client) -> T:
         """Return the result of a run that begins after this call; see `Slices.run`."""
-        if self._needs is not None and not self._result.done():
-            self._needs.append(is_needed)
+        if self._waiting is not None and not self._result.done():
+            self._waiting.clients.append(client)
             return await asyncio.shield(self._result)
-        self._needs = needs = [is_needed]
-        result = self._slices.run(self._run(), lambda: any(needed() for needed in needs))
+        self._waiting = _Clients([client])
+        result = self._slices.run(self._run(), self._waiting)
         self._result = result
         return await asyncio.shield(result)
 
     def _run(self) -> Generator[None, None, T]:
-        self._needs = None
+        self._waiting = None
         return (yield from self._begin())
+
+
+@dataclass(eq=False)
+class _Clients:
+    """Several clients that wait for the same result."""
+
+    clients: list[Client]
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether all of them have disconnected."""
+        return all(client.is_closed for client in self.clients)
+
+
+@dataclass(frozen=True)
+class _Server:
+    """The client of work that has none."""
+
+    is_closed: bool = False
+
+
+SERVER: Final = _Server()

@@ -18,7 +18,7 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.base import Rejected, handles, is_open
+from rocketpy_broker.handlers.base import Rejected, handles
 from rocketpy_broker.handlers.slave import absent, is_slave
 from rocketpy_broker.services.cluster.slave_sync import WITH_VERSIONS
 from rocketpy_broker.services.metadata.clients import ClientRegistry
@@ -88,7 +88,7 @@ class OffsetHandler:
     async def all_offsets(self, channel: Channel, request: Command) -> Command:
         """Handle GET_ALL_CONSUMER_OFFSET, a slave's request."""
         table = self._tables[WITH_VERSIONS in request.ext_fields()]
-        return request.reply(body=await table.result(is_open(channel)))
+        return request.reply(body=await table.result(channel))
 
     @handles(RequestCode.CLONE_GROUP_OFFSET)
     def clone(self, channel: Channel, request: Command) -> Command:

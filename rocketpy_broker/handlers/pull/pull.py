@@ -117,7 +117,7 @@ class PullHandler:
         """Handle PULL_MESSAGE and LITE_PULL_MESSAGE."""
         header = request.header_as(PullMessageRequestHeader)
         self.checks.check(channel, header)
-        wanted = self.checks.filter(header)
+        wanted = self.checks.filter(channel, header)
         if header.sys_flag & PullSysFlag.COMMIT_OFFSET and not self._is_slave:
             self.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         pull = _Pull(request, header, wanted)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
+from collections.abc import Generator
+from contextvars import Context
 from dataclasses import dataclass
+from typing import Final
 
 from rocketpy.protocol.bodies import PERM_READ, SubscriptionData, TopicConfig
 from rocketpy.protocol.codes import ResponseCode
@@ -12,17 +17,22 @@ from rocketpy.protocol.message.sysflag import PullSysFlag
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig, ConsumeConfig
 from rocketpy_broker.filter import ExpressionInvalid, MessageFilter, filter_of, is_tag_type, subscription_of
+from rocketpy_broker.filter.sql92 import compile_expression, is_compiled
 from rocketpy_broker.filter.subscription import SQL92
 from rocketpy_broker.handlers.base import FAQ, Rejected, topic_not_found
 from rocketpy_broker.handlers.slave import absent, is_slave
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.services.slices import Slices
 from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.files.batch_saver import ChangePending, PendingChange
 
 log = logging.getLogger("rocketpy.broker.filter")
 
 _BROADCASTING = "BROADCASTING"
+_QUICK_CHARACTERS: Final = 512
+"""A shorter expression is compiled at once, in less than 1 ms."""
 
 
 class ExpressionPolicy:
@@ -31,8 +41,9 @@ class ExpressionPolicy:
     config: read at each call, since the key can be changed while the broker runs.
     """
 
-    def __init__(self, config: ConsumeConfig) -> None:
+    def __init__(self, config: ConsumeConfig, slices: Slices) -> None:
         self._config = config
+        self._slices = slices
         self._has_logged = False
 
     def check(self, kind: str | None, group: str) -> None:
@@ -47,6 +58,34 @@ class ExpressionPolicy:
             )
         text = f"The broker does not support consumer to filter message by {kind}"
         raise Rejected(ResponseCode.SYSTEM_ERROR, text)
+
+    def compile(self, wanted: SubscriptionData, channel: Channel) -> None:
+        """Raise ChangePending if the expression of a subscription takes long to compile: up to 15 ms.
+
+        It is compiled in the turn of the client, and then the request runs again. Many new expressions at the
+        same time would block the broker.
+        """
+        text = wanted.sub_string or ""
+        if wanted.expression_type == SQL92 and len(text) > _QUICK_CHARACTERS and not is_compiled(text):
+            pending = PendingChange(text)
+            compiled = self._slices.run(_compile(pending), channel)
+            compiled.add_done_callback(_retrieve, context=Context())
+            if not is_compiled(text):  # it is not this client's turn
+                raise ChangePending(pending)
+
+
+def _compile(pending: PendingChange[str]) -> Generator[None, None, None]:
+    with contextlib.suppress(ExpressionInvalid):  # the request gets the error, which is cached, too
+        compile_expression(pending.change)
+    for run_again in pending.waiters:
+        run_again(None)
+    yield
+
+
+def _retrieve(future: asyncio.Future[None]) -> None:
+    """Ignore that the client has disconnected."""
+    if not future.cancelled():
+        future.exception()
 
 
 @dataclass(eq=False)
@@ -89,25 +128,29 @@ class PullChecks:
             return True
         return topic is None and any(name == header.topic for name, _ in self.store.queues.queues)
 
-    def filter(self, header: PullMessageRequestHeader) -> MessageFilter:
+    def filter(self, channel: Channel, header: PullMessageRequestHeader) -> MessageFilter:
         """Return the filter of a pull. Raises Rejected.
 
         A pull consumer sends its subscription in the request, a push consumer in its heartbeat (QUIRKS 32).
         """
         if header.sys_flag & PullSysFlag.SUBSCRIPTION:
-            return self._filter_in_request(header)
-        return self._filter_of_member(header, self._subscription(header))
+            return self._filter_in_request(channel, header)
+        return self._filter_of_member(channel, header, self._subscription(header))
 
-    def _filter_in_request(self, header: PullMessageRequestHeader) -> MessageFilter:
+    def _filter_in_request(self, channel: Channel, header: PullMessageRequestHeader) -> MessageFilter:
         try:
             wanted = subscription_of(header.topic, header.subscription, header.expression_type)
+            self.expressions.compile(wanted, channel)
             found = filter_of(wanted)
         except ExpressionInvalid as error:
             raise _parse_failed(error) from error
         self.expressions.check(wanted.expression_type, header.consumer_group)
         return found
 
-    def _filter_of_member(self, header: PullMessageRequestHeader, wanted: SubscriptionData) -> MessageFilter:
+    def _filter_of_member(
+        self, channel: Channel, header: PullMessageRequestHeader, wanted: SubscriptionData
+    ) -> MessageFilter:
+        self.expressions.compile(wanted, channel)
         find = None
         if self.config.consume.filter_retries:
             group = self.clients.consumer_group(header.consumer_group)

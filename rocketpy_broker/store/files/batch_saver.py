@@ -39,7 +39,10 @@ class PendingChange(Generic[C]):
 
 
 class ChangePending(Exception):
-    """A request needs a topic or group that is being saved. `wait` adds a callback for the save's end."""
+    """A request waits for a topic or group that is being saved, or for other work, and then runs again.
+
+    `wait` adds a callback for the end.
+    """
 
     def __init__(self, saving: PendingChange[Any]) -> None:
         super().__init__("waits for a save")

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ from rocketpy.protocol.message.batch import encode_batch
 from rocketpy.protocol.message.record import decode_all
 from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy_broker import Broker, EmbeddedCluster
+from rocketpy_broker.filter import sql92
 from tests.integration.raw_client import RawClient, serving
 from tests.integration.small import SMALL
 from tests.turns import Turns
@@ -421,6 +423,29 @@ async def test_locks_of_many_queues_leave_time_for_others(
     for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
         response = await client.call(code, body=body)
         assert (response.code, "name fewer queues" in (response.remark or "")) == (1, True)
+
+
+async def test_new_expressions_leave_time_for_others(
+    broker: Broker, client: RawClient, producer: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiling an expression takes up to 15 ms: pulls of many connections stopped the broker for seconds."""
+    await send(producer, b"first", "n\x017\x02")
+    long = " OR ".join(f"a{number} = {number}" for number in range(500))
+    compiling = Turns(sql92._compiled._compile)
+    monkeypatch.setattr(sql92._compiled, "_compile", compiling)
+    async with AsyncExitStack() as stack:
+        others = [await stack.enter_async_context(await RawClient.open(broker.address)) for _ in range(20)]
+        for number, other in enumerate(others):
+            text = f"n = {number} OR {long}"
+            other.writer.write(encode_command(pull_request(0, sub=text, kind="SQL92")))
+        responses = [await other.next() for other in others]
+    assert [response.code for response in responses].count(0) == 1
+    assert bodies(responses[7]) == [b"first"]
+    wrong = await pull(client, sub=f"{long} OR", kind="SQL92")
+    assert wrong.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert (await check(client, f"n = 99 OR {long}", "SQL92")).code == 0
+    compiling.stop()
+    assert (compiling.total, compiling.longest) == (22, 1)
 
 
 async def test_a_subscription_that_is_too_long_is_rejected_with_the_reason(

@@ -112,7 +112,7 @@ class BrokerParts:
             clock=lambda: self.time_ms,
         )
         self.slices = Slices(tasks, lambda: self.now_ms)
-        expressions = ExpressionPolicy(config.consume)
+        expressions = ExpressionPolicy(config.consume, self.slices)
         self.client_handler = ClientHandler(
             self.clients,
             self.groups,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator, Iterator
-from functools import partial
 
 import pytest
 
@@ -112,28 +111,47 @@ class Counting:
             self.running -= 1
 
 
-def yes() -> bool:
-    return True
+class Connection:
+    """A client that may disconnect."""
+
+    is_closed = False
 
 
 async def test_requests_run_one_after_the_other() -> None:
     """A flood of requests for statistics would take memory for each at the same time."""
     slices, count = Slices(Tasks("the test"), Clock()), Counting()
-    results = await asyncio.gather(*(slices.run(count.work(steps), yes) for steps in range(50)))
+    results = await asyncio.gather(*(slices.run(count.work(steps), Connection()) for steps in range(50)))
     assert results == list(range(50))
     assert (count.begun, count.most, count.running) == (50, 1, 0)
 
 
+async def test_clients_take_turns() -> None:
+    """A client with a thousand requests would keep a consumer from renewing its locks."""
+    slices, done = Slices(Tasks("the test"), Clock()), list[str]()
+
+    def work(name: str) -> Generator[None, None, None]:
+        for _ in range(9):
+            yield
+        done.append(name)
+
+    greedy, good = Connection(), Connection()
+    requests = [slices.run(work("greedy"), greedy) for _ in range(50)]
+    requests += [slices.run(work("good"), good) for _ in range(2)]
+    await asyncio.gather(*requests)
+    assert len(done) == 52
+    assert done[:6].count("good") == 2
+
+
 async def test_a_request_without_a_client_ends() -> None:
     """The broker would go on to work for clients that have disconnected."""
-    slices, count, open_ = Slices(Tasks("the test"), Clock()), Counting(), [True]
-    first = asyncio.ensure_future(slices.run(count.work(10**9), lambda: bool(open_)))
-    second = asyncio.ensure_future(slices.run(count.work(10**9), lambda: bool(open_)))
-    third = asyncio.ensure_future(slices.run(count.work(1), yes))
-    cancelled = asyncio.ensure_future(slices.run(count.work(10**9), yes))
+    slices, count, client = Slices(Tasks("the test"), Clock()), Counting(), Connection()
+    first = asyncio.ensure_future(slices.run(count.work(10**9), client))
+    second = asyncio.ensure_future(slices.run(count.work(10**9), client))
+    third = asyncio.ensure_future(slices.run(count.work(1), Connection()))
+    cancelled = asyncio.ensure_future(slices.run(count.work(10**9), Connection()))
     await until(lambda: count.running)
     cancelled.cancel()
-    open_.clear()
+    client.is_closed = True
     for gone in (first, second):
         with pytest.raises(ConnectionLost):
             await gone
@@ -144,8 +162,8 @@ async def test_a_request_without_a_client_ends() -> None:
 async def test_an_error_is_that_of_its_request() -> None:
     """One bad request would stop those after it."""
     slices, count = Slices(Tasks("the test"), Clock()), Counting()
-    wrong = asyncio.ensure_future(slices.run(count.work(2, ValueError("a bug")), yes))
-    right = asyncio.ensure_future(slices.run(count.work(2), yes))
+    wrong = asyncio.ensure_future(slices.run(count.work(2, ValueError("a bug")), Connection()))
+    right = asyncio.ensure_future(slices.run(count.work(2), Connection()))
     with pytest.raises(ValueError, match="a bug"):
         await wrong
     assert await right == 2
@@ -167,10 +185,10 @@ async def test_requests_share_a_run_that_begins_after_them() -> None:
         return seen
 
     shared = SharedWork(slices, table)
-    early = [asyncio.ensure_future(shared.result(yes)) for _ in range(100)]
+    early = [asyncio.ensure_future(shared.result(Connection())) for _ in range(100)]
     await until_running(count)
     value[0] = "new"
-    late = [asyncio.ensure_future(shared.result(yes)) for _ in range(100)]
+    late = [asyncio.ensure_future(shared.result(Connection())) for _ in range(100)]
     await asyncio.sleep(0)
     early[-1].cancel()
     late[0].cancel()
@@ -181,20 +199,20 @@ async def test_requests_share_a_run_that_begins_after_them() -> None:
 
 async def test_a_shared_run_ends_with_the_last_client() -> None:
     """A table would be built for nobody, and the next request would never get it."""
-    slices, count, open_ = Slices(Tasks("the test"), Clock()), Counting(), ["one", "two"]
-    before = slices.run(Counting().work(100), yes)
+    slices, count, clients = Slices(Tasks("the test"), Clock()), Counting(), [Connection(), Connection()]
+    before = slices.run(Counting().work(100), Connection())
     lengths = iter([10**9, 2])
     shared = SharedWork(slices, lambda: count.work(next(lengths)))
-    gone = [asyncio.ensure_future(shared.result(partial(open_.__contains__, name))) for name in list(open_)]
+    gone = [asyncio.ensure_future(shared.result(client)) for client in clients]
     await before
     await until_running(count)
-    open_.remove("one")
+    clients[0].is_closed = True
     for _ in range(5):
         await asyncio.sleep(0)
         assert count.running
-    open_.clear()
+    clients[1].is_closed = True
     for one in gone:
         with pytest.raises(ConnectionLost):
             await one
-    assert await shared.result(yes) == 2
+    assert await shared.result(Connection()) == 2
     assert count.begun == 2
