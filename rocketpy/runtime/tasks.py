@@ -236,9 +236,10 @@ class PeriodicCall:
             self._failed(error)
         else:
             if self._failures:
-                log.info("%s has succeeded after %d failures", self._name, self._failures)
-                self._failures = 0
+                failures, self._failures = self._failures, 0
                 del self._tasks.failing[self]
+                with contextlib.suppress(Exception):  # as in `_failed`
+                    log.info("%s has succeeded after %d failures", self._name, failures)
             return self._interval_s if result is None else result
         return self._interval_s
 
@@ -246,8 +247,9 @@ class PeriodicCall:
         self._failures += 1
         times = f" {self._failures} times" if self._failures > 1 else ""
         self._tasks.failing[self] = f"{self._name} has failed{times}: {describe(error)}"
-        text = "%s failed, trying again in %g s: %s"
-        self._log.exception("", text, self._name, self._interval_s, shown(error), error=error)
+        with contextlib.suppress(Exception):  # a log handler of the application may raise
+            text = "%s failed, trying again in %g s: %s"
+            self._log.exception("", text, self._name, self._interval_s, shown(error), error=error)
 
 
 def subtask(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:

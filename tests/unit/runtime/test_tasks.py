@@ -12,6 +12,7 @@ import pytest
 from rocketpy.errors import InvariantError, RocketError
 from rocketpy.runtime.tasks import Tasks, subtask
 from tests.simulated_loop import SimulatedLoop
+from tests.waiting import LIMIT_S
 
 
 async def _raises(error: BaseException) -> None:
@@ -106,7 +107,7 @@ async def test_a_callback_that_fails_fails_its_component(caplog: pytest.LogCaptu
 
 
 class _Flaky:
-    """Fails in chosen calls. Calls end `until`."""
+    """A function that raises or returns what it is told to. is_done: set by the last call."""
 
     def __init__(self, *ends: BaseException | float | None) -> None:
         self.ends = list(ends)
@@ -121,6 +122,11 @@ class _Flaky:
         if isinstance(end, BaseException):
             raise end
         return end
+
+    async def until_done(self) -> None:
+        """Wait for the last call."""
+        async with asyncio.timeout(2 * LIMIT_S):
+            await self.is_done.wait()
 
     async def later(self) -> float | None:
         await asyncio.sleep(0)
@@ -141,7 +147,7 @@ def test_a_periodic_call_is_repeated_after_a_failure(
         periodic = tasks.every(5, flaky.later if is_coroutine else flaky, "commit")
         await asyncio.sleep(17)
         assert tasks.problems() == ["commit of the tester has failed 2 times: ValueError: a bug"]
-        await flaky.is_done.wait()
+        await flaky.until_done()
         assert [now_s - start_s for now_s in flaky.called_at] == [5, 10, 15, 20, 25, 30]
         assert (tasks.problems(), tasks.failure) == ([], None)
         periodic.stop()
@@ -167,13 +173,28 @@ def test_repeated_failures_are_logged_with_their_number(
         monkeypatch.setattr(time, "monotonic", asyncio.get_running_loop().time)
         tasks, flaky = Tasks("the tester"), _Flaky(*[ValueError("a bug")] * 64)
         tasks.every(1, flaky, "tick")
-        await flaky.is_done.wait()
+        await flaky.until_done()
         await tasks.close()
 
     with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
         runner.run(scenario())
     first = "tick of the tester failed, trying again in 1 s: ValueError('a bug')"
     assert [record.getMessage() for record in caplog.records] == [first, f"{first} (and 59 more like it)"]
+
+
+async def test_a_log_handler_that_raises_ends_no_periodic_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk under the application's log would end a consumer's commits."""
+
+    def emit(_: logging.LogRecord) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(logging.getLogger("rocketpy.tasks"), "handle", emit)
+    monkeypatch.setattr(logging.getLogger("rocketpy.tasks"), "level", logging.INFO)
+    tasks, flaky = Tasks("the tester"), _Flaky(ValueError("a bug"), None, None)
+    tasks.every(0, flaky, "commit")
+    await flaky.until_done()
+    assert tasks.failure is None
+    await tasks.close()
 
 
 @pytest.mark.parametrize("error", [InvariantError("x"), asyncio.CancelledError()])
@@ -186,7 +207,7 @@ async def test_a_periodic_call_and_broken_state_or_cancelled_work(error: BaseExc
         assert "InvariantError('x')" in str(tasks.failure)
         assert len(flaky.called_at) == 1
     else:
-        await flaky.is_done.wait()
+        await flaky.until_done()
         assert tasks.failure is None
     await tasks.close()
 
@@ -200,7 +221,7 @@ def test_a_periodic_call_can_be_woken_and_choose_its_pause() -> None:
         periodic = tasks.every(20, flaky, "rebalance", first_s=0)
         await asyncio.sleep(5)
         periodic.wake()
-        await flaky.is_done.wait()
+        await flaky.until_done()
         assert [now_s - start_s for now_s in flaky.called_at] == [0, 2, 5, 25]
         await tasks.close()
 
