@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 from rocketpy.errors import StoreError
 from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.files.checkpoint import Checkpoint
 from rocketpy_broker.store.files.disk import store_error
 from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.commit_log import CommitLog
@@ -76,14 +77,15 @@ def dispatched_beyond_the_flushed_point() -> Iterator[None]:
 @defect("single")
 def checkpoint_says_written_for_flushed() -> Iterator[None]:
     """The mark is ahead of the flush, so recovery rejects a store after power loss."""
-    original = FlushPlan.run
+    original = MessageStore._next_checkpoint
 
-    def run(self: FlushPlan, disk: Any, checkpoint_file: Any) -> None:
-        if self.checkpoint is not None:
-            checkpoint_file.save(self.checkpoint)
-        original(self, disk, checkpoint_file)
+    def next_checkpoint(self: MessageStore, plan: FlushPlan) -> Checkpoint | None:
+        found = original(self, plan)
+        if found is not None:
+            self.checkpoint_file.save(found)
+        return found
 
-    with patch.object(FlushPlan, "run", run):
+    with patch.object(MessageStore, "_next_checkpoint", next_checkpoint):
         yield
 
 

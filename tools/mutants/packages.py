@@ -146,6 +146,7 @@ PACKAGES = {
             "tests/integration/security/test_access_table.py",
             "tests/integration/producer/test_timers.py",
             "tests/integration/producer/test_requests.py",
+            "tests/integration/server/test_live_config.py",
         ),
     ),
     "security": Package(
