@@ -251,15 +251,16 @@ class Writer:
             self.finish(plan)
 
     def plans(self, *, thorough: bool) -> Iterator[FlushPlan]:
-        """Begin a flush; messages may be stored before each `finish`. A part has a single queue."""
+        """Begin a flush; messages may be stored before each `finish`. A part has two queues."""
         if thorough:
-            yield from self.store.thorough_plans(PlanLimits(1))
+            yield from self.store.thorough_plans(PlanLimits(2))
         else:
             yield self.store.plan_flush()
 
     def finish(self, plan: FlushPlan) -> None:
         """Run a flush and record its end: with SYNC_FLUSH, messages before it may be acknowledged."""
-        flush_now(self.store, plan)
+        if not plan.is_empty:
+            flush_now(self.store, plan)
         self.expected.flushed_end = max(self.expected.flushed_end, self.store.flushed_offset)
         self.store.mark_flushed()
 

@@ -138,6 +138,8 @@ class CheckpointFile:
         self._handle = -1
         self._lock = threading.Lock()
         self._content = Checkpoint()
+        self._advanced_flushed = self._advanced_min = -1
+        """The highest offsets of `advance_flushed_offset` and `advance_min_offset`."""
 
     def load(self) -> Checkpoint:
         """Open the file, and create it if it is missing. Raises StoreError."""
@@ -149,14 +151,29 @@ class CheckpointFile:
             raise store_error("read", self.path, error) from error
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write and flush the file. Safe in a thread. Raises StoreError."""
+        """Write and flush the file. Safe in a thread. Raises StoreError.
+
+        The checkpoint may be older than what `advance_flushed_offset` or `advance_min_offset` has saved.
+        Their offsets remain if they are higher, until `truncate`.
+        """
         with self._lock:
-            self._content = dataclasses.replace(checkpoint)
+            self._content = dataclasses.replace(
+                checkpoint,
+                flushed_offset=max(checkpoint.flushed_offset, self._advanced_flushed),
+                min_offset=max(checkpoint.min_offset, self._advanced_min),
+            )
             self._write(self._content)
+
+    def truncate(self, checkpoint: Checkpoint) -> None:
+        """Save a checkpoint for a log that will be truncated, so that offsets may be lower than before."""
+        with self._lock:
+            self._advanced_flushed = self._advanced_min = -1
+        self.save(checkpoint)
 
     def advance_flushed_offset(self, offset: int) -> None:
         """Save `offset` as flushed offset if it is higher. Safe in a thread. Raises StoreError."""
         with self._lock:
+            self._advanced_flushed = max(offset, self._advanced_flushed)
             if offset > self._content.flushed_offset:
                 self._content = dataclasses.replace(self._content, flushed_offset=offset)
                 self._write(self._content)
@@ -164,6 +181,7 @@ class CheckpointFile:
     def advance_min_offset(self, offset: int) -> None:
         """Save `offset` as minimum offset if it is higher. Safe in a thread. Raises StoreError."""
         with self._lock:
+            self._advanced_min = max(offset, self._advanced_min)
             if offset > self._content.min_offset:
                 self._content = dataclasses.replace(self._content, min_offset=offset)
                 self._write(self._content)

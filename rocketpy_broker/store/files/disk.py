@@ -32,6 +32,8 @@ T = TypeVar("T")
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 _SPARES = 8
+_DIRECTORY_SPARES = 2
+"""Spares that only flushes of directories use. Without one a flush fails for good; a file can wait."""
 _DIRECTORY_MODE: Final = 0o700
 """Of created directories: only the broker's user can read messages. The mode of existing ones is kept."""
 
@@ -66,18 +68,16 @@ class SpareDescriptors:
             except OSError:
                 return
 
-    @property
-    def are_used(self) -> bool:
-        """Whether some are in use: what can wait should open no more files."""
-        return self._holders > 0 and len(self._spares) < _SPARES
+    def open(self, open_one: Callable[[], T], *, keep: int = _DIRECTORY_SPARES) -> T:
+        """Call `open_one`; if no descriptor is left, close a reserved one and try again. Raises OSError.
 
-    def open(self, open_one: Callable[[], T]) -> T:
-        """Call `open_one`; if no descriptor is left, close a reserved one and try again. Raises OSError."""
+        keep: number of reserved descriptors that remain for others.
+        """
         while True:
             try:
                 return open_one()
             except OSError as error:
-                if error.errno not in _NO_DESCRIPTOR or not self._spares:
+                if error.errno not in _NO_DESCRIPTOR or len(self._spares) <= keep:
                     raise
                 os.close(self._spares.pop())
 
@@ -302,7 +302,7 @@ class OsDisk(Disk):
 
     def fsync_dir(self, path: Path) -> None:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        handle = spare_descriptors.open(lambda: os.open(path, flags))
+        handle = spare_descriptors.open(lambda: os.open(path, flags), keep=0)
         try:
             os.fsync(handle)
         finally:

@@ -42,7 +42,14 @@ class FlushPlan:
     @property
     def is_empty(self) -> bool:
         """Whether the plan covers nothing."""
-        return not (self.before or self.targets or self.directories or self.index_files or self.checkpoint)
+        return not (
+            self.before
+            or self.targets
+            or self.directories
+            or self.index_files
+            or self.index_entries
+            or self.checkpoint
+        )
 
     def add(self, files: MappedFileQueue) -> None:
         """Plan to flush what was written to these files so far."""

@@ -17,7 +17,7 @@ from typing import Final
 
 from rocketpy.errors import StoreError
 from rocketpy_broker.store.config import ConsumeQueueConfig
-from rocketpy_broker.store.files.disk import Disk, lacks_descriptors, spare_descriptors
+from rocketpy_broker.store.files.disk import Disk, lacks_descriptors
 from rocketpy_broker.store.log.flush import FlushPlan, PlanLimits
 from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.messages import QueueTable, check_topic
@@ -153,8 +153,12 @@ class ConsumeQueueTable:
         The caller runs and finishes each plan before the next one. An empty plan is an opportunity to do
         other work. Queues that change meanwhile wait for the next flush.
         """
-        while self.close_idle():
+        for _ in range(0, len(self._opened), _CLOSED_MAX):  # others may open files again meanwhile
+            if not self.close_idle():
+                break
             yield FlushPlan()
+        # A part opens the files of its queues, and creates those of the next part.
+        files_max = max(1, self._config.handles_max // 2)
         # A queue with an open file needs no descriptor, and a flushed file can be closed.
         waiting = deque(sorted(self._changed, key=attrgetter("is_closed")))
         ready: deque[ConsumeQueue] = deque()
@@ -164,7 +168,8 @@ class ConsumeQueueTable:
                 pass
             made: list[tuple[ConsumeQueue, MappedFile]] = []
             if not ready:
-                ready.extend(waiting.popleft() for _ in range(min(limits.queues_max, len(waiting))))
+                count = min(limits.queues_max, files_max, len(waiting))
+                ready.extend(waiting.popleft() for _ in range(count))
                 making = [queue for queue in ready if queue.needs_file]
                 if making:
                     plan.before.append(partial(_make_files, making, made))
@@ -176,19 +181,15 @@ class ConsumeQueueTable:
     def _add_to(self, plan: FlushPlan, ready: deque[ConsumeQueue]) -> bool:
         """Write the units of the first queue in `ready`, and add it to a plan.
 
-        Returns False if the plan must be run first, to free a file descriptor. Raises StoreError.
+        Returns False if the plan must be run before it is tried again. Raises StoreError.
         """
         queue = ready[0]
         if self._has(queue):
-            # The flush of a plan needs a descriptor for each directory, and its failure is final.
-            if queue.is_closed and spare_descriptors.are_used:
-                if plan.targets:
-                    return False
-                self.close_idle(all_files=True)
             try:
                 queue.write_out()
             except StoreError as error:
-                if lacks_descriptors(error) and (plan.targets or self.close_idle(all_files=True)):
+                # The plan must be run: its queues are no longer in `_changed`. It may free a descriptor, too.
+                if not plan.is_empty or (lacks_descriptors(error) and self.close_idle(all_files=True)):
                     return False
                 raise
             plan.add(queue.files)
@@ -230,10 +231,7 @@ def _newest_first(queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, Ma
 
 
 def _make_files(queues: Iterable[ConsumeQueue], made: list[tuple[ConsumeQueue, MappedFile]]) -> None:
-    """Create the next files of queues; stop at the first error, or if few descriptors are left.
-
-    Safe in a thread.
-    """
+    """Create the next files of queues; stop at the first error. Safe in a thread."""
     with contextlib.suppress(StoreError):  # `write_out` tries it again, and raises the error
-        for queue in itertools.takewhile(lambda _: not spare_descriptors.are_used, queues):
+        for queue in queues:
             made.append((queue, queue.make_file()))  # noqa: PERF401 - files before an error must be adopted

@@ -151,7 +151,7 @@ class ReplicaLog:
             tail_offset=min(end, store.checkpoint.tail_offset),
             progress=None,
         )
-        store.checkpoint_file.save(store.checkpoint)
+        store.checkpoint_file.truncate(store.checkpoint)
         for queue in store.queues.queues.values():
             if queue.max_physical_offset > end:
                 queue.truncate(end)

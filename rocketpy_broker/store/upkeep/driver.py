@@ -364,8 +364,6 @@ class StoreDriver:
     async def _flush(self) -> int:
         """Flush the log; return the flushed offset. Raises StoreError."""
         await self._run_plan(self.store.plan_flush, has_log=True)
-        if self.store.dispatcher.waiting:
-            self.schedule_dispatch()
         return self.store.flushed_offset
 
     async def _flush_thoroughly(self) -> None:
@@ -404,18 +402,24 @@ class StoreDriver:
                 plan, is_flushed = await self._run_flush(make_plan)
             finally:
                 self._flush_began = None
-            if not is_flushed:
-                return plan is not None
-            self._flushes += 1
-            seconds = clock() - begin
-            self._flush_seconds += seconds
-            self._flush_seconds_max = max(self._flush_seconds_max, seconds)
-            if has_log:
-                self._flushed_at = begin
-                if self._saving_flushed_offset is None:
-                    save = self._save_flushed_offset()
-                    self._saving_flushed_offset = self.tasks.spawn(save, "save of the flushed offset")
-        return True
+            if is_flushed:
+                self._count_flush(clock() - begin)
+                if has_log:
+                    self._log_was_flushed(begin)
+        if has_log and store.dispatcher.waiting:
+            self.schedule_dispatch()
+        return plan is not None
+
+    def _count_flush(self, seconds: float) -> None:
+        self._flushes += 1
+        self._flush_seconds += seconds
+        self._flush_seconds_max = max(self._flush_seconds_max, seconds)
+
+    def _log_was_flushed(self, begin: float) -> None:
+        self._flushed_at = begin
+        if self._saving_flushed_offset is None:
+            save = self._save_flushed_offset()
+            self._saving_flushed_offset = self.tasks.spawn(save, "save of the flushed offset")
 
     async def _run_flush(self, make_plan: Callable[[], FlushPlan | None]) -> tuple[FlushPlan | None, bool]:
         """Make, run and finish a plan; return it, and whether there was anything to flush. Raises StoreError.

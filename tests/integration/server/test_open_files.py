@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import re
 import resource
@@ -145,7 +146,10 @@ def test_descriptors_of_the_store_are_reserved() -> None:
 
 
 def test_the_store_opens_files_when_no_descriptor_is_left(tmp_path: Path) -> None:
-    """A flush without a descriptor would fail, and a failed flush stops the broker."""
+    """A flush without a descriptor would fail, and a failed flush stops the broker.
+
+    New files of queues used the last one, so that the flush of their directory failed.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     disk, taken = OsDisk(), []
     spare_descriptors.hold()
@@ -159,6 +163,9 @@ def test_the_store_opens_files_when_no_descriptor_is_left(tmp_path: Path) -> Non
         disk.fsync_dir(tmp_path)
         disk.close(disk.open(tmp_path / "one"))
         disk.close(handle)
+        with pytest.raises(OSError, match="Too many open files"):
+            taken.extend(disk.create(tmp_path / str(number), 100) for number in itertools.count())
+        disk.fsync_dir(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for descriptor in taken:

@@ -50,10 +50,10 @@ def message(number: int, *, topic: str = "T", queue_id: int = 0, body: bytes | N
     )
 
 
-def put(store: MessageStore, *numbers: int, **where: Any) -> None:
+def put(store: MessageStore, *numbers: int, **changes: Any) -> None:
     """Store and dispatch messages with these numbers."""
     for number in numbers:
-        store.append(message(number, **where))
+        store.append(message(number, **changes))
     store.write_out()
     store.dispatch()
 

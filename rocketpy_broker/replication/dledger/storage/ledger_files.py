@@ -320,9 +320,8 @@ class LedgerFiles:
             min_offset=self.data.min_offset,
             log_end=log_end,
         )
-        if checkpoint != self._saved:
-            self.checkpoint_file.save(checkpoint)
-            self._saved = checkpoint
+        self.checkpoint_file.truncate(checkpoint)
+        self._saved = checkpoint
 
     # -- flushing --------------------------------------------------------------------------------
 

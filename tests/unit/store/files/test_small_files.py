@@ -32,6 +32,24 @@ def test_checkpoint_keeps_javas_fields_in_place(tmp_path: Path) -> None:
     file.close()
 
 
+def test_only_a_truncated_log_lowers_offsets_of_the_checkpoint(tmp_path: Path) -> None:
+    """An older checkpoint would name deleted files; after a truncation, higher offsets would be wrong."""
+    file = CheckpointFile(OsDisk(), tmp_path / "checkpoint")
+    file.load()
+    older = Checkpoint(flushed_offset=100, dispatched_offset=90, min_offset=10)
+    file.advance_flushed_offset(200)
+    file.advance_min_offset(50)
+    file.save(older)
+    assert Checkpoint.decode((tmp_path / "checkpoint").read_bytes()) == Checkpoint(
+        flushed_offset=200, dispatched_offset=90, min_offset=50
+    )
+    file.truncate(older)
+    assert Checkpoint.decode((tmp_path / "checkpoint").read_bytes()) == older
+    file.save(older)
+    assert Checkpoint.decode((tmp_path / "checkpoint").read_bytes()) == older
+    file.close()
+
+
 def test_checkpoint_of_a_java_broker_has_no_offsets() -> None:
     """Offsets from before a Java broker used the store would be believed."""
     ours = Checkpoint(111, 222, 333, flushed_offset=444).encode()
