@@ -64,6 +64,8 @@ log = logging.getLogger("rocketpy.broker.clients")
 
 _GROUP_CHARACTERS_MAX: Final = 255
 """Limit of a group's name, which RocketMQ's clients check; its brokers do not."""
+_OWNERS_MIN: Final = 4
+"""An account or host may create this part of maxConsumerGroups by its heartbeats. Not in RocketMQ."""
 _LOCK_BYTES_MAX: Final = 2 << 20
 """Limit of a request to lock or unlock queues, about 25,000 of them. Not in RocketMQ."""
 _LOCK_BATCH: Final = 64
@@ -100,6 +102,8 @@ class ClientHandler:
 
     def __post_init__(self) -> None:
         self._limited_log = RateLimitedLog(log)
+        self._created: dict[str, set[str]] = {}
+        """Account or host -> consumer groups that its heartbeats have created."""
         self._reported: dict[str, Hashable] = {}
         """Group -> state of its conflicts that was logged."""
 
@@ -109,7 +113,8 @@ class ClientHandler:
 
         Differs: 4.6.0 creates as many groups as a heartbeat names.
         """
-        rejection = self._rejection_of_new_groups(request)
+        owner = self.owner(channel)
+        rejection = self._rejection_of_new_groups(owner, request)
         if rejection is not None:
             log.warning("%s: %s", channel.remote_address, rejection)
             raise Rejected(ResponseCode.SYSTEM_ERROR, rejection)
@@ -121,7 +126,6 @@ class ClientHandler:
         making = [saving for data in beat.consumer_data_set if (saving := self._prepare_group(data))]
         for data in beat.consumer_data_set:
             data.subscription_data_set = list(map(bounded, data.subscription_data_set))
-        owner = self.owner(channel)
         changed = self.clients.heartbeat(
             channel,
             beat,
@@ -171,16 +175,42 @@ class ClientHandler:
                 channel.remote_address,
             )
 
-    def _rejection_of_new_groups(self, request: Command) -> str | None:
+    def _rejection_of_new_groups(self, owner: str, request: Command) -> str | None:
         """Return the reason to reject a heartbeat with too many new groups; None for an acceptable one."""
         beat = fastjson.decode(request.body, _GroupNames)
-        new = self.groups.count_missing(data.group_name for data in beat.consumer_data_set)
-        if new <= self.config.new_groups_max:
+        new = {data.group_name for data in beat.consumer_data_set if not self._exists(data.group_name)}
+        if not new:
             return None
-        return (
-            f"the heartbeat of {beat.client_id[:200]} names {new} consumer groups that this broker does "
-            f"not have; the limit of maxNewGroupsPerHeartbeat is {self.config.new_groups_max}"
-        )
+        if len(new) > self.config.new_groups_max:
+            return (
+                f"the heartbeat of {beat.client_id[:200]} names {len(new)} consumer groups that this broker "
+                f"does not have; the limit of maxNewGroupsPerHeartbeat is {self.config.new_groups_max}"
+            )
+        return self._rejection_of_owner(owner, new)
+
+    def _exists(self, name: str) -> bool:
+        """Whether there are a group and its retry topic."""
+        return self.groups.get(name) is not None and self.topics.get(RETRY_TOPIC_PREFIX + name) is not None
+
+    def _rejection_of_owner(self, owner: str, new: set[str]) -> str | None:
+        """Return the reason to reject new groups of an account or host; None if it may have them.
+
+        One account must not use up the groups and retry topics of the broker.
+        """
+        if not owner:  # an address on the allow list
+            return None
+        limit = max(self.config.groups_max // _OWNERS_MIN, 1)
+        created = self._created.get(owner, set())
+        if len(created | new) > limit:
+            created = set(filter(self._exists, created))
+        if len(created | new) > limit:
+            return (
+                f"the heartbeats of {owner} have created {len(created)} consumer groups, and name {len(new)} "
+                f"new ones; the limit is {limit}, a part of maxConsumerGroups. Delete unused groups, or let "
+                "an administrator create them"
+            )
+        self._created[owner] = created.union(name for name in new if len(name) <= _GROUP_CHARACTERS_MAX)
+        return None
 
     def _prepare_group(self, data: ConsumerData) -> PendingChange[Any] | None:
         """Create a consumer's group and its retry topic, if that is configured.
@@ -326,6 +356,8 @@ class ClientHandler:
     def drop_inactive(self) -> None:
         """Remove the clients that sent no heartbeat for too long."""
         self._notify(self.clients.drop_inactive(int(self.now_ms())))
+        existing = {owner: set(filter(self._exists, names)) for owner, names in self._created.items()}
+        self._created = {owner: names for owner, names in existing.items() if names}
         self._reported = {
             name: state for name, state in self._reported.items() if self.clients.conflict_state(name)
         }

@@ -75,10 +75,6 @@ class SubscriptionGroupTable(PersistentTable[SubscriptionGroupConfig, Subscripti
         log.info("created consumer group %s", name)
         return group
 
-    def count_missing(self, names: Iterable[str]) -> int:
-        """Return how many of these groups do not exist."""
-        return sum(name not in self._table for name in names)
-
     async def update(self, group: SubscriptionGroupConfig) -> None:
         """Create or change a group, and save it.
 

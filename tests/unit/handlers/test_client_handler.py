@@ -138,3 +138,31 @@ async def test_group_names_have_a_limit(tmp_path: Path) -> None:
             response = await client.call(RequestCode.HEART_BEAT, body=body)
             assert (response.code, "the limit is 255" in (response.remark or "")) == (code, bool(code))
         assert parts.clients.producer_groups == ["x" * 255]
+
+
+async def test_one_owner_may_not_create_all_groups(tmp_path: Path) -> None:
+    """Heartbeats of one account used up the retry topics of a broker, so other groups had no retries."""
+    parts = BrokerParts(tmp_path, consume=ConsumeConfig(groups_max=12))
+    owner = "mine"
+    parts.client_handler.owner = lambda _: owner
+
+    async def codes(client: PartsClient, *groups: str) -> int:
+        data = [ConsumerData(group_name=name) for name in groups]
+        body = HeartbeatData(client_id="me", consumer_data_set=data).encode()
+        response = await client.call(RequestCode.HEART_BEAT, body=body)
+        assert (response.code == 1) == ("maxConsumerGroups" in (response.remark or "")), response.remark
+        return response.code
+
+    async with served(parts) as (client,):
+        assert await codes(client, "a", "b") == 0
+        assert await codes(client, "a", "b", "c") == 0
+        assert await codes(client, "a", "b", "c", "d") == 1
+        assert await codes(client, "a", "b", "c") == 0
+        owner = "another"
+        assert await codes(client, "d") == 0
+        owner = "mine"
+        await parts.groups.delete("a")
+        assert await codes(client, "e") == 0
+        assert await codes(client, "f") == 1
+        owner = ""  # of a host on the allow list
+        assert await codes(client, "f", "g", "h", "i") == 0
