@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from rocketpy.client.lifecycle import Client
 from rocketpy.errors import ClientClosed
 from rocketpy.results import Health
 from rocketpy.sync.loop_thread import LoopThread, as_coroutine, iterate, run_without_waiting
+
+_BLOCKED_AFTER_S: Final = 3.0
+_BLOCKED: Final = (
+    f"the event loop of the blocking clients has not run for {_BLOCKED_AFTER_S:.0f} s: a callback, or a "
+    "handler with threads=False, blocks it"
+)
 
 C = TypeVar("C", bound=Client)
 P = TypeVar("P")
@@ -84,8 +90,15 @@ class Blocking(_Delegating[C]):
         self.close()
 
     def health(self) -> Health:
-        """Return the state of the client."""
-        return self._run(as_coroutine(self._inner.health))
+        """Return the state of the client.
+
+        If something blocks the thread that all blocking clients share, the result has only that problem,
+        after 3 s.
+        """
+        try:
+            return self._loop_thread().run(as_coroutine(self._inner.health), _BLOCKED_AFTER_S)
+        except TimeoutError:
+            return Health(ok=False, problems=(_BLOCKED,), client_id="", namesrv="", brokers={})
 
     def _loop_thread(self) -> LoopThread:
         if self._background is None:

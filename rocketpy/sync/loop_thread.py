@@ -67,10 +67,11 @@ class LoopThread:
             else:
                 return
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Run a coroutine and wait for its result. Ctrl-C while waiting cancels it.
 
-        Raises UsageError in the background thread, and ClientClosed in a forked child.
+        Raises UsageError in the background thread, ClientClosed in a forked child, and TimeoutError after
+        `timeout_s`.
         """
         if self.is_current:
             work.close()
@@ -85,8 +86,8 @@ class LoopThread:
         finally:
             _calling_thread.reset(token)
         try:
-            return future.result()
-        except BaseException:  # Ctrl-C, or the coroutine's own error
+            return future.result(timeout_s)
+        except BaseException:  # Ctrl-C, the timeout, or the coroutine's own error
             future.cancel()
             raise
 

@@ -25,7 +25,7 @@ from rocketpy import Producer as AsyncProducer
 from rocketpy import PullConsumer as AsyncPullConsumer
 from rocketpy.client.embedded_lease import _find_open, lease
 from rocketpy.errors import ClientClosed, ConfigInvalid, FlowControlled, MessageTooLarge, UsageError
-from rocketpy.sync import Producer, PullConsumer, PushConsumer
+from rocketpy.sync import Producer, PullConsumer, PushConsumer, blocking
 from tests.integration.sdk_groups import FIRST
 from tests.waiting import LIMIT_S
 
@@ -165,6 +165,29 @@ def test_a_blocking_call_in_a_callback_is_rejected(producer: Producer) -> None:
     assert "wait for itself" in str(errors[0])
     assert "send_async" in str(errors[0])
     assert not isinstance(errors[0], ClientClosed)  # nothing is closed
+
+
+def test_the_health_while_the_event_loop_is_blocked(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A readiness probe would wait as long as the callback, and then find no problem."""
+    monkeypatch.setattr(blocking, "_BLOCKED_AFTER_S", 0.1)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def block(_: object) -> None:
+        begun.set()
+        go_on.wait()
+
+    producer.send_async(Message("T", b"x"), block)
+    assert begun.wait(LIMIT_S)
+    try:
+        health = producer.health()
+    finally:
+        go_on.set()
+    assert not health.ok
+    assert "a callback, or a handler with threads=False, blocks it" in health.problems[0]
+    monkeypatch.setattr(blocking, "_BLOCKED_AFTER_S", LIMIT_S)
+    assert producer.health().ok
 
 
 @pytest.mark.parametrize("where", ["handler", "callback"])
