@@ -163,7 +163,7 @@ class DeadLetterQueues:
         group = dead_topic.removeprefix(DLQ_TOPIC_PREFIX)
         if group == dead_topic or names.PROPERTY_RETRY_TOPIC not in message.properties:
             raise MessageInvalid(f"{message} is not a dead letter: pass a message from dead_letters.fetch")
-        address, _ = await client.find_broker(dead_topic, message.queue.broker_name, only=True)
+        address, _ = await client.routes.find_broker(dead_topic, message.queue.broker_name, only=True)
         queue = MessageQueue(retry_topic(group), message.queue.broker_name, 0)
         topic = message.properties[names.PROPERTY_RETRY_TOPIC]
         return await send_to_retries(client, message, address, queue, group, topic)
@@ -239,7 +239,7 @@ class DeadLetterQueues:
         topic = DLQ_TOPIC_PREFIX + check_group(group)
         wrapped = self._requests.wrap(topic)
         try:
-            route = await client.route(wrapped, fresh=True)
+            route = await client.routes.get(wrapped, fresh=True)
         except RouteNotFound:
             return []
         queues: list[MessageQueue] = []
@@ -255,7 +255,7 @@ class DeadLetterQueues:
 
     async def _make_readable(self, client: ClientInstance, topic: str, broker: str) -> None:
         """Add the read permission to a topic, at the master of a broker. Other settings stay unchanged."""
-        address, _ = await client.find_broker(topic, broker, only=True)
+        address, _ = await client.routes.find_broker(topic, broker, only=True)
         configs = TopicConfigs(self._requests.call)
         config = await configs.find(address, broker, topic)
         if config is not None and not config.perm & PERM_READ:

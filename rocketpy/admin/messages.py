@@ -186,7 +186,7 @@ class Messages:
             RecordCorrupt: A record has an invalid length.
         """
         begin_ms, end_ms = check_times(begin_ms, end_ms)
-        route = await self._requests.running().route(self._requests.wrap(topic), fresh=True)
+        route = await self._requests.running().routes.get(self._requests.wrap(topic), fresh=True)
         queues = subscribe_queues(topic, route)
         if not queues:
             raise RouteNotFound(f"topic {topic} has no readable queue")
@@ -342,7 +342,7 @@ class Messages:
         If possible, consumers read it.
         """
         client = self._requests.running()
-        route = await client.route(topic, fresh=True)
+        route = await client.routes.get(topic, fresh=True)
         queues = usable_queues(topic, route) or publish_route(topic, route).queues
         if not queues:
             raise RouteNotFound(f"topic {self._requests.unwrap(topic)} has no writable queue")
@@ -351,7 +351,7 @@ class Messages:
             broker, _ = await self._broker_of(message)
         same = MessageQueue(topic, broker, message.queue.queue_id)
         queue = same if same in queues else random.choice(queues)
-        address, _ = await client.find_broker(topic, queue.broker_name, only=True)
+        address, _ = await client.routes.find_broker(topic, queue.broker_name, only=True)
         return queue, address
 
     async def _master_that_knows(self, broker: str, group: str) -> str:

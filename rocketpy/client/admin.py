@@ -40,7 +40,7 @@ class AdminApi(Queries):
     async def fetch_publish_message_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues that messages of a topic may be sent to, from the name server's current route."""
         client = self._running_client()
-        route = await client.route(wrap(client.config.namespace, topic), fresh=True)
+        route = await client.routes.get(wrap(client.config.namespace, topic), fresh=True)
         return publish_route(topic, route).queues
 
     async def create_topic(
@@ -70,7 +70,7 @@ class AdminApi(Queries):
         client = self._running_client()
         check_number("queue_count", queue_count, 1)
         name = wrap(client.config.namespace, check_topic(topic))
-        brokers = (await client.route(key, fresh=True)).broker_datas
+        brokers = (await client.routes.get(key, fresh=True)).broker_datas
         masters = {data.broker_name: data.broker_addrs.get(MASTER_ID) for data in brokers}
         if not any(masters.values()):
             raise RouteNotFound(f"topic {topic} was not created: no broker with a master has topic {key}")
@@ -127,7 +127,7 @@ async def register_existing(
 async def _brokers_of(client: ClientInstance, topic: str) -> set[str]:
     """Return the brokers of a topic that the name server knows."""
     try:
-        return {data.broker_name for data in (await client.route(topic, fresh=True)).queue_datas}
+        return {data.broker_name for data in (await client.routes.get(topic, fresh=True)).queue_datas}
     except RouteNotFound:
         return set()
 

@@ -96,7 +96,7 @@ class BrokerApi:
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """See `Queries.search_offset`, and `first_since` for brokers before 5.1.1."""
-        address, _ = await self.client.find_broker(queue.topic, queue.broker_name, only=False)
+        address, _ = await self.client.routes.find_broker(queue.topic, queue.broker_name, only=False)
 
         async def search(timestamp: int) -> Command:
             header = SearchOffsetRequestHeader(
@@ -152,8 +152,8 @@ class BrokerApi:
             store_host, offset = decode_message_id(message_id)
         except RemoteProtocolError as error:  # the id comes from the caller, not from a peer
             raise MessageInvalid(str(error)) from None
-        address = client.address_of(*host_text(store_host))
-        name = client.broker_name(address)
+        address = client.routes.address_of(*host_text(store_host))
+        name = client.routes.broker_name(address)
 
         async def view(broker_address: str, broker_name: str) -> MessageExt:
             command = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset))
@@ -216,7 +216,7 @@ class BrokerApi:
         *,
         master_only: bool = False,
     ) -> H:
-        address, _ = await self.client.find_broker(queue.topic, queue.broker_name, only=master_only)
+        address, _ = await self.client.routes.find_broker(queue.topic, queue.broker_name, only=master_only)
         response = await self.request(address, queue.broker_name, Command.request(code, header))
         return response.header_as(response_class)
 

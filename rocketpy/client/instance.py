@@ -1,7 +1,7 @@
 """ClientInstance: the connections, routes and heartbeats that the clients of one event loop share.
 
-It holds one connection to each broker, caches routes, and sends heartbeats. A route is fetched on first use
-and then refreshed regularly, which also closes idle connections to brokers that are in no route.
+It holds one connection to each broker, the routes, and sends heartbeats. A refresh of the routes also closes
+idle connections to brokers that are in no route.
 
 Source: RocketMQ 4.6 MQClientInstance, MQClientManager.
 """
@@ -14,7 +14,7 @@ import logging
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -25,7 +25,7 @@ from rocketpy.client.embedded_lease import Lease, is_embedded, lease
 from rocketpy.client.heartbeats import Heartbeats
 from rocketpy.client.name_servers import NameServers, require_tls, split_addresses
 from rocketpy.client.namespace import wrap
-from rocketpy.client.routing.routes import CachedRoute, RouteCallback, member_to_read
+from rocketpy.client.route_cache import RouteCache
 from rocketpy.config import CODECS, ClientConfig, Credentials
 from rocketpy.errors import (
     ClientClosed,
@@ -36,14 +36,11 @@ from rocketpy.errors import (
 )
 from rocketpy.message.message import DEFAULT_TOPIC, REPLY_TOPIC_SUFFIX
 from rocketpy.protocol.bodies import (
-    MASTER_ID,
     BrokerData,
     ConsumerData,
-    TopicRouteData,
 )
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import Health
-from rocketpy.runtime.progress import Progress
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, local_address
 
@@ -75,10 +72,8 @@ class ClientInstance:
         )
         self._lease: Lease | None = None
         self._name_servers: NameServers | None = None
-        self._topics: dict[str, CachedRoute] = {}
+        self.routes: RouteCache = RouteCache(self.tasks, lambda: self.name_servers, self.now_ms)
         self._heartbeats = Heartbeats(self.tasks, config.request_timeout_ms, self.now_ms)
-        self._lookups: Progress | None = None
-        """The failed look-ups of routes since the last that a name server answered."""
         self._users = 0
         self._started = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
@@ -165,7 +160,7 @@ class ClientInstance:
         self.address = client_ids.ip_of(local)
         self.client_id = client_ids.new(self.address, self.config.instance_name, is_certain=bool(local))
         self._heartbeats.client_id = self.client_id
-        self.tasks.every(self.config.route_refresh_ms / 1000, self._refresh, "route refresh")
+        self.tasks.every(self.config.route_refresh_ms / 1000, self._refresh_routes, "route refresh")
         self.tasks.every(self.config.heartbeat_ms / 1000, self.heartbeat, "heartbeat")
 
     @property
@@ -226,10 +221,7 @@ class ClientInstance:
         problems += [_problem("broker", broker) for broker in failed]
         config, others = self.config, brokers.keys() - {broker.address for broker in failed}
         problems += self._heartbeats.problems(others, config.stalled_after_ms + config.heartbeat_ms)
-        if self._lookups is not None and any(map(_is_in_use, self._topics.values())):
-            limit_ms = config.stalled_after_ms + config.route_refresh_ms
-            problem = self._lookups.problem(self.now_ms(), limit_ms, "name servers have answered no look-up")
-            problems += [] if problem is None else [problem]
+        problems += self.routes.problems(config.stalled_after_ms + config.route_refresh_ms)
         return Health(
             ok=not problems and not self._closed,
             problems=tuple(problems),
@@ -238,128 +230,16 @@ class ClientInstance:
             brokers={address: broker.channel is not None for address, broker in brokers.items()},
         )
 
-    # -- routes -------------------------------------------------------------------------------
-
-    def topic(self, name: str) -> CachedRoute:
-        """Return the cache entry of a topic. Once it was fetched, its route is refreshed regularly."""
-        topic = self._topics.get(name)
-        if topic is None:
-            topic = self._topics[name] = CachedRoute(name)
-        return topic
-
-    def request_route(self, topic: CachedRoute, then: RouteCallback) -> None:
-        """Fetch the route of a topic, then call `then(None)` or `then(error)`.
-
-        Concurrent calls share one request. Their callbacks run in the order of the calls, without a gap.
-        """
-        topic.waiting.append(then)
-        if len(topic.waiting) == 1:
-            self.tasks.spawn(self._fetch_route(topic), f"route of {topic.name}")
-
-    async def route(self, name: str, *, fresh: bool = False) -> TopicRouteData:
-        """Return the route of a topic, fetched when it is not cached or when `fresh`.
-
-        Raises RouteNotFound, TransportError, BrokerError.
-        """
-        topic = self.topic(name)
-        error = topic.error
-        if topic.route is None or fresh:
-            future: asyncio.Future[RocketError | None] = asyncio.get_running_loop().create_future()
-            self.request_route(topic, lambda error: None if future.done() else future.set_result(error))
-            error = await future  # `topic.error` may belong to a later request by now
-        if topic.route is None or (fresh and error is not None):
-            raise error or RouteNotFound(f"no route for topic {name}")
-        return topic.route
-
-    async def _fetch_route(self, topic: CachedRoute) -> None:
-        topic.error = ClientClosed(f"the client was closed while it fetched the route of {topic.name}")
-        try:
-            route = await self.name_servers.route(topic.name)
-            topic.error = None
-            if route != topic.route:
-                topic.route = route
-                for changed in topic.changed:
-                    changed()
-            self._lookups = None
-        except RocketError as error:
-            self._look_up_failed(error)
-            topic.error = error.with_traceback(None)  # callers see their own frames, not those of this task
-        finally:
-            waiting, topic.waiting = topic.waiting, []
-            for then in waiting:
-                then(topic.error)
-
-    def _look_up_failed(self, error: RocketError) -> None:
-        if isinstance(error, RouteNotFound):
-            self._lookups = None
-            return
-        self._lookups = self._lookups or Progress(self.now_ms())
-        self._lookups.failed(str(error))
-
-    async def _refresh(self) -> None:
-        """Fetch all routes in use again. After an error the cached route stays, as in RocketMQ."""
-        for topic in list(self._topics.values()):
-            if _is_in_use(topic):
-                with contextlib.suppress(RocketError):
-                    await self.route(topic.name, fresh=True)
-        self._drop_offline()
-
-    def _drop_offline(self) -> None:
-        wanted = set(self._addresses())
+    async def _refresh_routes(self) -> None:
+        """Refresh the routes, and close idle connections to brokers that are in no route."""
+        await self.routes.refresh()
+        wanted = set(self.routes.addresses())
         for broker in self._broker_connections():
             busy = broker.channel is not None and broker.channel.in_flight > 0
             if wanted and broker.address not in wanted and not busy and self.connections.drop(broker.address):
                 log.info("closed the connection to broker %s, which is now in no route", broker.address)
 
-    # -- brokers ------------------------------------------------------------------------------
-
-    async def find_broker(
-        self, topic: str, broker_name: str, broker_id: int = MASTER_ID, *, only: bool = False
-    ) -> tuple[str, int]:
-        """Return address and broker id of the broker with this name and id.
-
-        If the route lacks this id, another member of the broker group is returned: the master, or else the
-        slave with the lowest id. only: raise RouteNotFound instead. Raises RouteNotFound for an unknown
-        broker name, and what `route` raises.
-        """
-        for fresh in (False, True):
-            route = await self.route(topic, fresh=fresh)
-            for data in route.broker_datas:
-                if data.broker_name != broker_name:
-                    continue
-                if broker_id in data.broker_addrs:
-                    return data.broker_addrs[broker_id], broker_id
-                if data.broker_addrs and not only:
-                    other = member_to_read(data.broker_addrs)
-                    return data.broker_addrs[other], other
-        which = f" with id {broker_id}" if only else ""
-        raise RouteNotFound(f"the route of topic {topic} has no broker {broker_name}{which}")
-
-    def cached_address(self, topic: str, broker_name: str, broker_id: int | None = None) -> str | None:
-        """Return the address of a broker from the cached route of a topic; None if it lacks the broker.
-
-        broker_id: of the member; None for the member that `find_broker` prefers.
-        """
-        route = self.topic(topic).route
-        for data in route.broker_datas if route is not None else ():
-            if data.broker_name == broker_name and data.broker_addrs:
-                wanted = member_to_read(data.broker_addrs) if broker_id is None else broker_id
-                return data.broker_addrs.get(wanted)
-        return None
-
-    def address_of(self, host: str, port: int) -> str:
-        """Return the address of the broker with this store host: as in a route (tls://…), else by TCP.
-
-        A broker at memory:// stores port 0; it is found when it is the only such broker in the routes.
-        """
-        known = []
-        for address in self._addresses():
-            with contextlib.suppress(ConfigInvalid):  # skip malformed addresses
-                known.append(Address.parse(address))
-        found = [address for address in known if (address.host, address.port) == (host, port)]
-        if not found and port == 0:
-            found = [address for address in known if address.scheme == "memory"]
-        return str(found[0]) if len(found) == 1 else str(Address("tcp", host, port))
+    # -- requests -----------------------------------------------------------------------------
 
     async def brokers(self) -> list[BrokerData]:
         """Return every broker that a name server knows. Raises TransportError, BrokerError, ClientClosed."""
@@ -368,16 +248,6 @@ class ClientInstance:
     async def topics(self) -> list[str]:
         """Return the topics of applications, see `NameServers.topics`. Raises as `brokers` does."""
         return await self.name_servers.topics()
-
-    def broker_name(self, address: str) -> str | None:
-        """Return the name of the broker at an address; None when no route has the address."""
-        known = self._known_brokers()
-        return next((data.broker_name for data in known if address in data.broker_addrs.values()), None)
-
-    def master_address(self, broker_name: str) -> str | None:
-        """Return the address of a broker's master; None when no route has it."""
-        named = (data for data in self._known_brokers() if data.broker_name == broker_name)
-        return next(filter(None, (data.broker_addrs.get(MASTER_ID) for data in named)), None)
 
     async def request(self, address: str, command: Command, timeout_ms: float) -> Command:
         """Send an idempotent request to a broker; repeat it once when the connection turns out to be lost.
@@ -415,12 +285,12 @@ class ClientInstance:
             async with asyncio.timeout(timeout_s / 2):
                 name = wrap(self.config.namespace, topic)
                 try:
-                    route = await self.route(name)
+                    route = await self.routes.get(name)
                 except RouteNotFound:
-                    route = await self.route(DEFAULT_TOPIC)
+                    route = await self.routes.get(DEFAULT_TOPIC)
                 for cluster in {data.cluster for data in route.broker_datas}:
                     with contextlib.suppress(RouteNotFound):
-                        await self.route(f"{cluster}{REPLY_TOPIC_SUFFIX}")
+                        await self.routes.get(f"{cluster}{REPLY_TOPIC_SUFFIX}")
                 await self.heartbeat()
                 self._registered.add(done)
 
@@ -460,7 +330,7 @@ class ClientInstance:
             await self._heartbeats.send([self.connections.get(one) for one in self._heartbeat_addresses()])
 
     def _heartbeat_addresses(self) -> list[str]:
-        return self._addresses(masters_only=not self._heartbeats.consumers)
+        return self.routes.addresses(masters_only=not self._heartbeats.consumers)
 
     def when_version_known(self, connection: PeerConnection, then: OpenCallback) -> None:
         """Call `then` when the broker's version is known, see `Heartbeats`."""
@@ -473,22 +343,6 @@ class ClientInstance:
 
     def _connected_brokers(self) -> list[PeerConnection]:
         return [broker for broker in self._broker_connections() if broker.channel is not None]
-
-    def _addresses(self, *, masters_only: bool = False) -> list[str]:
-        """Return the addresses of all brokers in the cached routes, sorted."""
-        found = {
-            address
-            for data in self._known_brokers()
-            for broker_id, address in data.broker_addrs.items()
-            if broker_id == MASTER_ID or not masters_only
-        }
-        return sorted(found)
-
-    def _known_brokers(self) -> Iterator[BrokerData]:
-        """Yield the brokers in all cached routes, some more than once."""
-        for topic in self._topics.values():
-            if topic.route is not None:
-                yield from topic.route.broker_datas
 
     @property
     def name_servers(self) -> NameServers:
@@ -518,11 +372,6 @@ def _forget_parent() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_forget_parent)
-
-
-def _is_in_use(topic: CachedRoute) -> bool:
-    """Return whether the route of a topic is refreshed regularly."""
-    return bool(topic.changed) or topic.route is not None
 
 
 def _problem(what: str, connection: PeerConnection) -> str:

@@ -110,7 +110,7 @@ class MessageIndex:
             end_timestamp=end_ms,
             index_type=UNIQUE_INDEX if unique else None,
         )
-        brokers = [data for data in (await client.route(header.topic)).broker_datas if data.broker_addrs]
+        brokers = [data for data in (await client.routes.get(header.topic)).broker_datas if data.broker_addrs]
         requests = [self._query_all_at(data, header) for data in brokers]
         parts = await gather_results(brokers, requests, partial=self._partial)
         messages = [

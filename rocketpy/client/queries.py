@@ -141,4 +141,4 @@ class ConsumerQueries(Queries):
 
     async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the readable queues of a topic, from a fresh route of the name server."""
-        return subscribe_queues(topic, await self._running_client().route(self._wrap(topic), fresh=True))
+        return subscribe_queues(topic, await self._running_client().routes.get(self._wrap(topic), fresh=True))

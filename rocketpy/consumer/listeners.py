@@ -164,7 +164,7 @@ class Observers:
         client = self._client
         if client is None or not self._receive.all:
             return
-        address = client.cached_address(queue.topic, queue.broker_name)
+        address = client.routes.cached_address(queue.topic, queue.broker_name)
         shown = unwrap_queue(client.config.namespace, queue)
         event = ReceiveEvent(shown, self._group, client.client_id, started_ns, time.time_ns(), address, end)
         self._receive.notify(lambda listener: listener.received(event))

@@ -220,7 +220,7 @@ class LitePullConsumer(GroupConsumer):
                 text = "consumer %s: a listener for the queues of topic %s failed"
                 limited_log.exception(topic, text, group, topic, error=error)
 
-        listeners = member.client.topic(wrap(member.namespace, topic)).changed
+        listeners = member.client.routes.entry(wrap(member.namespace, topic)).changed
         listeners.append(changed)
         self._end_listeners.append(partial(listeners.remove, changed))
 

@@ -200,7 +200,7 @@ class PullConsumer(ConsumerQueries, BoundToClient):
         end: list[MessageExt] | BaseException,
     ) -> None:
         client = self._running_client()
-        address = client.cached_address(name.topic, name.broker_name)
+        address = client.routes.cached_address(name.topic, name.broker_name)
         event = ReceiveEvent(queue, self.group, client.client_id, started_ns, time.time_ns(), address, end)
         self._listeners.notify(lambda listener: listener.received(event))
 

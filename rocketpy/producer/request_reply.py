@@ -211,7 +211,9 @@ class RequestFutureTable:
             # Brokers of 4.9 and later leave out the separator after the last property.
             properties=f"{header.properties or ''}\x02{arrived}".encode(),
         )
-        queue = MessageQueue(record.topic, self._client.broker_name(_address(header.store_host)) or "", 0)
+        queue = MessageQueue(
+            record.topic, self._client.routes.broker_name(_address(header.store_host)) or "", 0
+        )
         try:
             return MessageExt(record, queue, decompress(body, header.sys_flag))
         except RocketError as error:

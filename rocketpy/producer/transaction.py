@@ -228,9 +228,8 @@ class Transactions:
         started_ns = time.time_ns()
         timeout_ms = 0 if state is LocalTransactionState.UNKNOWN else half.timeout_ms
         # The route of the message's own topic may not exist yet: a new topic borrows another topic's queues.
-        address = self.client.master_address(result.queue.broker_name) or self.client.address_of(
-            *host_text(decode_message_id(result.offset_message_id)[0])
-        )
+        routes, host = self.client.routes, host_text(decode_message_id(result.offset_message_id)[0])
+        address = routes.master_address(result.queue.broker_name) or routes.address_of(*host)
         is_delivered = await self.send_end(
             half.message, result.queue, half.carrier, header, state, error, address, started_ns, timeout_ms
         )
@@ -357,7 +356,7 @@ class TransactionChecks:
             (connection.address for connection in connections if connection.channel is channel),
             channel.remote_address,
         )
-        broker = self._client.broker_name(address) or address
+        broker = self._client.routes.broker_name(address) or address
         message = decode_message(request.body, broker, _MAX_BODY_BYTES, verify=False)
         if log_undecodable([message], log):
             return  # the broker asks again, and drops the message after transactionCheckMax times

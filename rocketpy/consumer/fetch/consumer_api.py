@@ -121,7 +121,7 @@ class ConsumerApi(BrokerApi):
         If it is unavailable, another one responds. Only a master receives the offset to commit; slaves copy
         it from there.
         """
-        address, found_id = await self.client.find_broker(queue.topic, queue.broker_name, broker_id)
+        address, found_id = await self.client.routes.find_broker(queue.topic, queue.broker_name, broker_id)
         if found_id != MASTER_ID:
             header.sys_flag &= ~PullSysFlag.COMMIT_OFFSET
         response = await self.client.request(
@@ -137,7 +137,7 @@ class ConsumerApi(BrokerApi):
         fields: an encoded PullMessageRequestHeader. Returns None if the broker is unknown or not connected;
         `pull` then looks it up and connects.
         """
-        address = self.client.cached_address(queue.topic, queue.broker_name, broker_id)
+        address = self.client.routes.cached_address(queue.topic, queue.broker_name, broker_id)
         connection = self.client.connections.get(address) if address is not None else None
         if connection is None or not connection.is_open:
             return None
@@ -158,7 +158,7 @@ class ConsumerApi(BrokerApi):
         ranges: offset and maximum number of messages of each pull.
         """
         fields, pool = header.ext_fields(), self.client.connections
-        address = self.client.cached_address(queue.topic, queue.broker_name)
+        address = self.client.routes.cached_address(queue.topic, queue.broker_name)
         channel = pool.get(address).channel if address is not None else None
         if (
             channel is None
@@ -194,12 +194,12 @@ class ConsumerApi(BrokerApi):
 
         A broker that knows no member of the group raises BrokerError.
         """
-        route = await self.client.route(topic)
+        route = await self.client.routes.get(topic)
         names = [data.broker_name for data in route.broker_datas if data.broker_addrs]
         if not names:
             raise RouteNotFound(f"the route of topic {topic} has no broker")
         name = random.choice(names)
-        address, _ = await self.client.find_broker(topic, name)
+        address, _ = await self.client.routes.find_broker(topic, name)
         header = GetConsumerListByGroupRequestHeader(consumer_group=self.group)
         response = await self.request(
             address, name, Command.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
@@ -220,14 +220,14 @@ class ConsumerApi(BrokerApi):
         return ConsumerRunningInfo.decode(response.body)
 
     async def _ask(self, topic: str, broker_name: str, code: int, header: Header) -> Command:
-        address, _ = await self.client.find_broker(topic, broker_name)
+        address, _ = await self.client.routes.find_broker(topic, broker_name)
         return await self.request(address, broker_name, Command.request(code, header))
 
     async def check_subscription(self, subscription: SubscriptionData) -> None:
         """Let the topic's brokers compile a filter. Raises BrokerError with the reason of a rejection."""
-        route = await self.client.route(subscription.topic)
+        route = await self.client.routes.get(subscription.topic)
         for data in route.broker_datas:
-            address, _ = await self.client.find_broker(subscription.topic, data.broker_name)
+            address, _ = await self.client.routes.find_broker(subscription.topic, data.broker_name)
             body = CheckClientRequestBody(
                 client_id=self.client.client_id, group=self.group, subscription_data=subscription
             )
@@ -242,7 +242,7 @@ class ConsumerApi(BrokerApi):
         header = QueryConsumerOffsetRequestHeader(
             consumer_group=self.group, topic=queue.topic, queue_id=queue.queue_id
         )
-        address, _ = await self.client.find_broker(queue.topic, queue.broker_name)
+        address, _ = await self.client.routes.find_broker(queue.topic, queue.broker_name)
         command = Command.request(RequestCode.QUERY_CONSUMER_OFFSET, header)
         response = await self.client.request(address, command, _OFFSET_TIMEOUT_MS)
         if response.code == ResponseCode.QUERY_NOT_FOUND:
@@ -259,7 +259,7 @@ class ConsumerApi(BrokerApi):
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group=self.group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
-        address, _ = await self.client.find_broker(queue.topic, queue.broker_name)
+        address, _ = await self.client.routes.find_broker(queue.topic, queue.broker_name)
         command = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
         await self.request(address, queue.broker_name, command, _OFFSET_TIMEOUT_MS)
         return self.client.connections.get(address).channel
@@ -290,7 +290,7 @@ class ConsumerApi(BrokerApi):
 
     async def _lock_request(self, queues: Collection[MessageQueue], code: int, body: bytes) -> Command:
         first = next(iter(queues))
-        address, _ = await self.client.find_broker(first.topic, first.broker_name, only=True)
+        address, _ = await self.client.routes.find_broker(first.topic, first.broker_name, only=True)
         return await self.client.request(address, Command.request(code, body=body), _LOCK_TIMEOUT_MS)
 
 

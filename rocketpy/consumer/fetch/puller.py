@@ -411,7 +411,7 @@ class Puller:
             if isinstance(error, BrokerError) and error.code in UNKNOWN_SUBSCRIPTION:
                 await client.heartbeat()
             elif not isinstance(error, BrokerError) or error.retry is Retry.REFRESH_ROUTE:
-                await client.route(queue.topic, fresh=True)
+                await client.routes.get(queue.topic, fresh=True)
         except RocketError as again:
             self._limited_log.info(
                 type(again).__name__,

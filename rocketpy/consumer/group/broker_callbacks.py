@@ -133,7 +133,7 @@ class ClientRemotingProcessor:
         if group is None:
             return _unknown_group(request, header.consumer_group)
         member = group.member
-        broker = header.broker_name or self._client.broker_name(channel.remote_address) or ""
+        broker = header.broker_name or self._client.routes.broker_name(channel.remote_address) or ""
         message = decode_message(request.body, broker, member.config.max_body_bytes, verify=False)
         if message.decode_error is not None:
             remark = f"the message cannot be decoded: {message.decode_error}"

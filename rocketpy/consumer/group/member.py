@@ -199,7 +199,7 @@ class GroupMember:
             self.watch.queues.clear()
             await self.tasks.close()
             for topic in self.subscriptions:
-                changed = self.client.topic(topic).changed
+                changed = self.client.routes.entry(topic).changed
                 if self.rebalance_soon in changed:
                     changed.remove(self.rebalance_soon)
         return left
@@ -255,7 +255,7 @@ class GroupMember:
         version = max(time.time_ns() // 1_000_000, before.sub_version + 1 if before is not None else 0)
         self.subscriptions[topic] = subscription_data(topic, expression, version)
         self.watch.add_topic(topic)
-        changed = self.client.topic(topic).changed
+        changed = self.client.routes.entry(topic).changed
         if self.rebalance_soon not in changed:
             changed.append(self.rebalance_soon)
         self.rebalance_soon()
@@ -264,7 +264,7 @@ class GroupMember:
         """End the subscription to a topic."""
         self.watch.remove_topic(topic)
         if self.subscriptions.pop(topic, None) is not None:
-            self.client.topic(topic).changed.remove(self.rebalance_soon)
+            self.client.routes.entry(topic).changed.remove(self.rebalance_soon)
             self.rebalance_soon()
 
     async def announce_subscription(self, topic: str) -> None:
@@ -299,7 +299,7 @@ class GroupMember:
 
     async def _find_queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
         try:
-            route = await self.client.route(topic)
+            route = await self.client.routes.get(topic)
         except RocketError as error:
             self.watch.no_route(topic)
             if topic != self._retry_topic:
@@ -384,7 +384,7 @@ class GroupMember:
         Such a broker is in neither the topic's route nor the name server's list of brokers. One that is in
         the list has the topic no more.
         """
-        route = self.client.topic(topic).route
+        route = self.client.routes.entry(topic).route
         known = {data.broker_name for data in route.queue_datas} if route is not None else set()
         lacking = {queue for queue in self.pullers if queue.topic == topic and queue.broker_name not in known}
         if lacking:
@@ -415,10 +415,10 @@ class GroupMember:
             self._limited_log.info(type(error).__name__, text, self.group, error)
 
     async def find_route(self, queue: MessageQueue) -> None:
-        """Look up the route for a queue that the application assigns. Raises as `ClientInstance.route`."""
+        """Look up the route for a queue that the application assigns. Raises as `RouteCache.get`."""
         self.watch.add_queue(queue)
         try:
-            await self.client.route(queue.topic)
+            await self.client.routes.get(queue.topic)
         except RocketError as error:
             self.watch.queue_failed(queue, error)
             raise

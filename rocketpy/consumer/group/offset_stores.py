@@ -65,7 +65,7 @@ class BrokerOffsets:
     async def _write(self, queue: MessageQueue, offset: int, *, again: bool) -> RocketError | None:
         client = self._api.client
         try:
-            address, _ = await client.find_broker(queue.topic, queue.broker_name)
+            address, _ = await client.routes.find_broker(queue.topic, queue.broker_name)
             channel = client.connections.get(address).channel
             if not again and channel is not None and self._sent.get(queue) == (offset, channel):
                 return None

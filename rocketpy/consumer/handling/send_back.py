@@ -125,7 +125,7 @@ class SendBack:
         if not reason or message.decode_error is not None or name in self._rejects_copies:
             return False
         try:
-            address, _ = await self._client.find_broker(queue.topic, name, only=True)
+            address, _ = await self._client.routes.find_broker(queue.topic, name, only=True)
             if self._client.connections.get(address).stores_reasons:
                 return False
             # Brokers of 4.x store a copy as a dead letter from the maximum on, those of 5.x only above it.
@@ -172,7 +172,7 @@ class SendBack:
         BrokerError.
         """
         topic = retry_topic(self._group)
-        queues = list(usable_queues(topic, await self._client.route(topic, fresh=True)))
+        queues = list(usable_queues(topic, await self._client.routes.get(topic, fresh=True)))
         random.shuffle(queues)
         error: RocketError = RouteNotFound(f"topic {topic} has no queue to write and read on a master")
         for queue in {queue.broker_name: queue for queue in queues}.values():
@@ -184,7 +184,7 @@ class SendBack:
                 message.body,
             )
             try:
-                address, _ = await self._client.find_broker(topic, queue.broker_name, only=True)
+                address, _ = await self._client.routes.find_broker(topic, queue.broker_name, only=True)
                 # No retry on the same broker, which might store the copy twice.
                 response = await self._client.connections.get(address).request(command, _TIMEOUT_MS)
                 status = STATUSES.get(response.code)
@@ -242,7 +242,7 @@ class SendBack:
             unit_mode=self._unit_mode,
             max_reconsume_times=max_reconsume_times,
         )
-        address, _ = await self._client.find_broker(queue.topic, queue.broker_name, only=True)
+        address, _ = await self._client.routes.find_broker(queue.topic, queue.broker_name, only=True)
         if self._client.connections.get(address).stores_reasons:
             header.reason = reason
         command = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, header)

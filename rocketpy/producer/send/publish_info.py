@@ -56,8 +56,8 @@ class TopicPublishInfo:
         self.batch: SendTemplate = template(RequestCode.SEND_BATCH_MESSAGE)
         self.reply: SendTemplate = template(RequestCode.SEND_REPLY_MESSAGE_V2)
         self._client = client
-        self._own = client.topic(name)
-        self._default = client.topic(config.default_topic)
+        self._own = client.routes.entry(name)
+        self._default = client.routes.entry(config.default_topic)
         self._route: PublishRoute | None = None
         self._refreshed_ms = float("-inf")
         self._error: RocketError | None = None
@@ -107,12 +107,12 @@ class TopicPublishInfo:
 
     def _request_own(self) -> None:
         self._pause = None
-        self._client.request_route(self._own, self._own_received)
+        self._client.routes.request(self._own, self._own_received)
 
     def _own_received(self, error: RocketError | None) -> None:
         if isinstance(error, RouteNotFound) and self._own.route is None:
             self._is_new = True
-            self._client.request_route(self._default, self._default_received)
+            self._client.routes.request(self._default, self._default_received)
         else:
             self._wake(error)
 

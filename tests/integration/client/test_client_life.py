@@ -54,11 +54,11 @@ async def test_a_route_request_made_by_a_callback_gets_its_own_error() -> None:
     """A caller would get the error that the client is closed, although it is open."""
     async with Names() as names:
         client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
-        topic = client.topic("Nowhere")
+        topic = client.routes.entry("Nowhere")
         again: list[RocketError | None] = []
-        client.request_route(topic, lambda _: client.request_route(topic, again.append))
+        client.routes.request(topic, lambda _: client.routes.request(topic, again.append))
         with pytest.raises(RouteNotFound):
-            await client.route("Nowhere")
+            await client.routes.get("Nowhere")
         await until(lambda: bool(again))
         await client.release()
 

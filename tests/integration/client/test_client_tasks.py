@@ -127,7 +127,7 @@ async def _connect(consumer: PushConsumer, _producer: Producer) -> None:
 
 async def _ask(consumer: PushConsumer, _producer: Producer) -> None:
     client = consumer.member.client
-    client.request_route(client.topic("Other"), lambda _: None)
+    client.routes.request(client.routes.entry("Other"), lambda _: None)
 
 
 Do = Callable[[PushConsumer, Producer], Awaitable[None]]

@@ -710,9 +710,9 @@ async def test_a_send_that_finds_a_master_wakes_the_others() -> None:
         early = producer.send_nowait(Message("T", b"early"), timeout_ms=50_000)
         client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
         await names.until(lambda: bool(names.requests(RequestCode.GET_ROUTEINTO_BY_TOPIC)))
-        await until(lambda: client.topic("T").route is not None)
+        await until(lambda: client.routes.entry("T").route is not None)
         names.broker_id = 0
-        await client.route("T", fresh=True)
+        await client.routes.get("T", fresh=True)
         await producer.send(Message("T", b"late"))
         await early
         assert [command.body for command in broker.sends] == [b"early", b"late"]

@@ -88,7 +88,7 @@ async def send(two: Two, *bodies: bytes) -> None:
 
 def has_lost(consumer: PushConsumer | LitePullConsumer) -> bool:
     """Whether the consumer's route of the topic lacks broker-b."""
-    route = consumer.member.client.topic("T").route
+    route = consumer.member.client.routes.entry("T").route
     return route is not None and all(data.broker_name != "broker-b" for data in route.queue_datas)
 
 

@@ -147,7 +147,7 @@ class Load:
 async def writable(namesrv: str, topic: str = "T") -> set[str]:
     """The brokers to which producers may send messages of a topic."""
     async with AdminClient(namesrv) as admin:
-        route = await admin._running_client().route(topic, fresh=True)
+        route = await admin._running_client().routes.get(topic, fresh=True)
         return {queues.broker_name for queues in route.queue_datas if queues.perm & PERM_WRITE}
 
 

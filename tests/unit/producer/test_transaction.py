@@ -237,8 +237,8 @@ async def test_the_end_of_a_message_whose_broker_is_in_no_route() -> None:
 
             async def local(_half: Message) -> LocalTransactionState:
                 names.routes["GoldenTopic"] = {"broker-b": broker.address}
-                await client.route("GoldenTopic", fresh=True)
-                assert client.master_address("broker-a") is None
+                await client.routes.get("GoldenTopic", fresh=True)
+                assert client.routes.master_address("broker-a") is None
                 return COMMIT
 
             result = await producer.send_in_transaction(

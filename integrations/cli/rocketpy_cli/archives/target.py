@@ -70,7 +70,7 @@ class TargetTopic(ToolsConsumer):
     async def queues(self) -> tuple[MessageQueue, ...]:
         """Return the writable queues of the topic. Raises RouteNotFound when there are none."""
         try:
-            route = await self._running_client().route(self._wrap(self.topic), fresh=True)
+            route = await self._running_client().routes.get(self._wrap(self.topic), fresh=True)
         except RouteNotFound as error:
             raise RouteNotFound(f"{error}; create it: rocketpy topic create {self.topic}") from None
         found = publish_route(self.topic, route).queues
@@ -133,7 +133,7 @@ class TargetTopic(ToolsConsumer):
     async def _request(self, queue: MessageQueue, command: Command, count: int) -> Receipt:
         client = self._running_client()
         name = wrap_queue(self._namespace, queue)
-        address, _ = await client.find_broker(name.topic, name.broker_name, only=True)
+        address, _ = await client.routes.find_broker(name.topic, name.broker_name, only=True)
         # Sent once: a repeated request might store the messages twice.
         response = await client.connections.get(address).request(command, _TIMEOUT_MS)
         result = parse_response(response, queue, "")
