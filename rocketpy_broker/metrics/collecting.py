@@ -5,6 +5,7 @@ Services count in plain attributes, so that no message pays for names, labels or
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from rocketpy_broker.replication.ha.connected_slaves import SlaveState
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.services.slices import SLICE_MS
 from rocketpy_broker.services.stats import (
     GROUP_GET_NUMS,
     GROUP_GET_SIZE,
@@ -85,14 +87,30 @@ class MetricSources(NamedTuple):
 
 def collect(sources: MetricSources) -> list[Measured]:
     """Return the current values of all metrics. Call it in the event loop of the broker."""
+    return [_measured(sources, *step) for step in _collect(sources) if step is not None]
+
+
+async def collect_in_slices(sources: MetricSources) -> list[Measured]:
+    """Do the work of `collect`, but let others run in between: a broker may have thousands of queues."""
+    clock = asyncio.get_running_loop().time
+    end_s = clock() + SLICE_MS / 1000
+    found: list[Measured] = []
+    for step in _collect(sources):
+        if step is not None:
+            found.append(_measured(sources, *step))
+        if clock() >= end_s:
+            await asyncio.sleep(0)
+            end_s = clock() + SLICE_MS / 1000
+    return found
+
+
+def _measured(sources: MetricSources, metric: Metric, values: Values) -> Measured:
     broker = (sources.config.cluster_name, sources.config.name)
-    return [
-        Measured(metric, [((*broker, *labels), value) for labels, value in values])
-        for metric, values in _collect(sources)
-    ]
+    return Measured(metric, [((*broker, *labels), value) for labels, value in values])
 
 
-def _collect(sources: MetricSources) -> Iterator[tuple[Metric, Values]]:
+def _collect(sources: MetricSources) -> Iterator[tuple[Metric, Values] | None]:
+    """Yield metrics with their values, and None between the steps of long work."""
     state = sources.state()
     yield from _traffic(sources)
     yield from _progress(sources)
@@ -144,28 +162,29 @@ def _cumulated(times: Iterable[int]) -> Iterator[tuple[tuple[str], float]]:
         yield (bound,), total
 
 
-def _progress(sources: MetricSources) -> Iterator[tuple[Metric, Values]]:
-    """Yield the depths of queues and the lags of consumer groups."""
+def _progress(sources: MetricSources) -> Iterator[tuple[Metric, Values] | None]:
+    """Yield the depths of queues and the lags of consumer groups, and None after each queue."""
     store = sources.store
     kept: dict[str, int] = {}
     for topic, queue_id in list(store.queues.queues):
         end = store.max_offset_in_queue(topic, queue_id)
         kept[topic] = kept.get(topic, 0) + end - max(store.min_offset_in_queue(topic, queue_id), 0)
+        yield None
     yield catalog.QUEUE_MESSAGES, [((topic,), count) for topic, count in kept.items()]
     lags: Values = []
     ages: Values = []
     now_ms = store.clock()
-    for key, queues in sources.offsets.snapshot().offset_table.items():
-        labels = _topic_and_group(key)
+    for topic, group in sources.offsets.pairs:
         lag, oldest_ms = 0, now_ms
-        for queue_id, offset in queues.items():
-            behind = store.max_offset_in_queue(labels[0], queue_id) - offset
+        for queue_id, offset in sources.offsets.queues(group, topic).items():
+            behind = store.max_offset_in_queue(topic, queue_id) - offset
             if behind > 0:
                 lag += behind
-                stored_ms = store.store_timestamp(labels[0], queue_id, offset)
+                stored_ms = store.store_timestamp(topic, queue_id, offset)
                 oldest_ms = min(oldest_ms, stored_ms) if stored_ms > 0 else oldest_ms
-        lags.append((labels, lag))
-        ages.append((labels, now_ms - oldest_ms))
+            yield None
+        lags.append(((topic, group), lag))
+        ages.append(((topic, group), now_ms - oldest_ms))
     yield catalog.LAG_MESSAGES, lags
     yield catalog.LAG_LATENCY, ages
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
@@ -42,7 +42,7 @@ class HttpServer:
     """
 
     def __init__(self, host: str, port: int, tasks: Tasks) -> None:
-        self.pages: dict[str, Callable[[], Page]] = {}
+        self.pages: dict[str, Callable[[], Page | Awaitable[Page]]] = {}
         self._host = host
         self._port = port
         self._tasks = tasks
@@ -91,18 +91,36 @@ class HttpServer:
         """Remove a closed connection."""
         self._connections.pop(connection, None)
 
-    def page(self, method: str, path: str) -> Page:
-        """Return the response to a request."""
-        if method not in ("GET", "HEAD"):
-            return Page("405 Method Not Allowed", b"GET and HEAD only\n")
+    def respond(self, connection: _Connection, method: str, path: str) -> None:
+        """Respond to a request, now or when the page is complete."""
         make = self.pages.get(path)
-        if make is None:
-            return Page("404 Not Found", f"pages: {' '.join(self.pages)}\n".encode())
+        if method not in ("GET", "HEAD"):
+            page: Page | Awaitable[Page] = Page("405 Method Not Allowed", b"GET and HEAD only\n")
+        elif make is None:
+            page = Page("404 Not Found", f"pages: {' '.join(self.pages)}\n".encode())
+        else:
+            try:
+                page = make()
+            except Exception as error:  # noqa: BLE001 - logged; the scraper must see that the server runs
+                page = self._failed(path, error)
+        is_head = method == "HEAD"
+        if isinstance(page, Page):
+            connection.respond(page, is_head=is_head)
+        else:
+            self._tasks.spawn(self._respond_later(connection, path, page, is_head), f"page {path}")
+
+    async def _respond_later(
+        self, connection: _Connection, path: str, making: Awaitable[Page], is_head: bool
+    ) -> None:
         try:
-            return make()
-        except Exception:  # noqa: BLE001 - logged; the scraper must see that the server runs
-            self._limited_log.exception(path, "page %s failed", path)
-            return Page("500 Internal Server Error", b"failed; see the server's log\n")
+            page = await making
+        except Exception as error:  # noqa: BLE001 - logged; the scraper must see that the server runs
+            page = self._failed(path, error)
+        connection.respond(page, is_head=is_head)
+
+    def _failed(self, path: str, error: Exception) -> Page:
+        self._limited_log.exception(path, "page %s failed", path, error=error)
+        return Page("500 Internal Server Error", b"failed; see the server's log\n")
 
 
 class _Connection(StreamProtocol):
@@ -125,7 +143,7 @@ class _Connection(StreamProtocol):
         if b"\r\n\r\n" in self._head:
             self._handle_request()
         elif len(self._head) > _HEAD_BYTES_MAX:
-            self._respond(Page("431 Request Header Fields Too Large", b"the request is too long\n"))
+            self.respond(Page("431 Request Header Fields Too Large", b"the request is too long\n"))
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._timer is not None:
@@ -136,15 +154,18 @@ class _Connection(StreamProtocol):
         line, _, _ = bytes(self._head).partition(b"\r\n")
         words = line.split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
-            self._respond(Page("400 Bad Request", b"GET /path HTTP/1.1 is expected\n"))
+            self.respond(Page("400 Bad Request", b"GET /path HTTP/1.1 is expected\n"))
             return
         method, target = words[0].decode("latin-1"), words[1].decode("latin-1")
-        self._respond(self._server.page(method, target.partition("?")[0]), is_head=method == "HEAD")
-
-    def _respond(self, page: Page, *, is_head: bool = False) -> None:
         self._has_responded = True
         self._head.clear()
-        if self._transport is None:
+        self._server.respond(self, method, target.partition("?")[0])
+
+    def respond(self, page: Page, *, is_head: bool = False) -> None:
+        """Send the response, unless the connection is closed."""
+        self._has_responded = True
+        self._head.clear()
+        if self._transport is None or self._transport.is_closing():
             return
         head = (
             f"HTTP/1.1 {page.status}\r\nContent-Type: {page.content_type}\r\n"

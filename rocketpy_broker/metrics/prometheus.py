@@ -1,14 +1,15 @@
 """The page /metrics: the metrics of a broker for Prometheus. It needs the extra ``metrics``.
 
-The event loop of the broker renders the page, so its values are consistent. No metric contains a message body
-or a secret.
+A thread renders the page from values that were read in the event loop. No metric contains a message body or a
+secret.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
 
 from rocketpy.telemetry.plugin import Measured
@@ -49,20 +50,23 @@ def exposition(measured: Sequence[Measured]) -> bytes:
 
 
 class MetricsPage:
-    """Renders the page from the metrics that `collect` returns."""
+    """Renders the page from the metrics that `collect` returns. Requests at the same time share a page."""
 
-    def __init__(self, collect: Callable[[], Sequence[Measured]]) -> None:
+    def __init__(self, collect: Callable[[], Awaitable[Sequence[Measured]]]) -> None:
         self._collect = collect
         self._page: Page | None = None
         self._fresh_until = 0.0
+        self._rendering = asyncio.Lock()
 
-    def __call__(self) -> Page:
+    async def __call__(self) -> Page:
         """Return the page, which may be cached."""
-        begin = time.monotonic()
-        if self._page is None or begin >= self._fresh_until:
-            if not is_available():
-                return Page("501 Not Implemented", f"{NEEDS_PACKAGE}\n".encode())
-            self._page = Page("200 OK", exposition(self._collect()), _CONTENT_TYPE)
-            end = time.monotonic()
-            self._fresh_until = end + (end - begin) * _CACHE_FACTOR
-        return self._page
+        async with self._rendering:
+            begin = time.monotonic()
+            if self._page is None or begin >= self._fresh_until:
+                if not is_available():
+                    return Page("501 Not Implemented", f"{NEEDS_PACKAGE}\n".encode())
+                text = await asyncio.to_thread(exposition, await self._collect())
+                self._page = Page("200 OK", text, _CONTENT_TYPE)
+                end = time.monotonic()
+                self._fresh_until = end + (end - begin) * _CACHE_FACTOR
+            return self._page

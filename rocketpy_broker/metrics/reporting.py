@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rocketpy.telemetry.plugin import Measured, find_telemetry
-from rocketpy_broker.metrics.collecting import MetricSources, collect
+from rocketpy_broker.metrics.collecting import MetricSources, collect, collect_in_slices
 from rocketpy_broker.metrics.http_server import HttpServer
 from rocketpy_broker.metrics.prometheus import NEEDS_PACKAGE, MetricsPage, is_available
 
@@ -29,7 +29,7 @@ class MetricsReporter:
     def start(self) -> None:
         """Start reporting."""
         if self.server is not None:
-            self.server.pages["/metrics"] = MetricsPage(lambda: collect(self._sources))
+            self.server.pages["/metrics"] = MetricsPage(lambda: collect_in_slices(self._sources))
             if not is_available():
                 log.warning("%s", NEEDS_PACKAGE)
         telemetry = find_telemetry(None)
@@ -53,10 +53,7 @@ class MetricsReporter:
         if running is self._loop:
             return collect(self._sources)
 
-        async def in_loop() -> Sequence[Measured]:
-            return collect(self._sources)
-
-        work = in_loop()
+        work = collect_in_slices(self._sources)
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop).result(_COLLECT_S_MAX)
         except (RuntimeError, TimeoutError):

@@ -204,11 +204,11 @@ def test_entries_without_a_majority_are_counted() -> None:
     assert found[catalog.DLEDGER_ROLE.name] == roles
 
 
-def test_a_page_that_takes_long_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_that_takes_long_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scrapers could use most of a broker's event loop; or they would get values that are minutes old."""
     now, collected = 1000.0, 0
 
-    def collect() -> list[Measured]:
+    async def collect() -> list[Measured]:
         nonlocal now, collected
         collected += 1
         now += 0.1
@@ -216,16 +216,16 @@ def test_a_page_that_takes_long_is_kept(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(time, "monotonic", lambda: now)
     page = MetricsPage(collect)
-    first = page()
+    first = await page()
     kept_s = 0.1 * prometheus._CACHE_FACTOR
     now += kept_s - 0.01
-    assert page() is first
+    assert await page() is first
     assert collected == 1
     now += 0.02
-    assert page().body == first.body
+    assert (await page()).body == first.body
     assert collected == 2
     now += 1000
-    page()
+    await page()
     assert collected == 3
 
 
