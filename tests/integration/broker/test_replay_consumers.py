@@ -1,18 +1,14 @@
 """Replays requests that Java's consumers and mqadmin sent to a Java broker, and compares the responses."""
 
 import asyncio
-import itertools
-from typing import Any, NamedTuple
 
 import pytest
 
 from rocketpy.protocol import fastjson
 from rocketpy.protocol.codes import RequestCode
-from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy_broker import EmbeddedCluster
-from tests.golden_data import RecordedFrame, frames
-from tests.integration.broker.test_replay import BROKER_A, BROKER_B, COMMON, STRICT
-from tests.integration.raw_client import RawClient
+from tests.golden_data import RecordedFrame
+from tests.integration.broker.test_replay import BROKER_A, BROKER_B, COMMON, STRICT, Exchange, Replay
 
 OWN_FIELDS = {RequestCode.HEART_BEAT: frozenset({"deadLetterReasons"})}
 """Fields of our responses that RocketMQ's clients ignore."""
@@ -35,25 +31,6 @@ COMPARED = frozenset({
 })  # fmt: skip
 """Requests whose responses do not depend on the missing messages."""
 
-MAY_WAIT = frozenset({
-    RequestCode.PULL_MESSAGE, RequestCode.GET_CONSUMER_RUNNING_INFO,
-    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, RequestCode.CONSUME_MESSAGE_DIRECTLY,
-})  # fmt: skip
-"""Requests that are held, or forwarded to a client that does not exist in a replay."""
-
-
-UNKNOWN_CODE = 9999
-MARKS = itertools.count(1 << 30)
-"""Numbers of requests, above the recorded ones."""
-
-
-class Exchange(NamedTuple):
-    """A recorded request, the response of this broker and the recorded one."""
-
-    request: RecordedFrame
-    ours: Command | None
-    theirs: RecordedFrame
-
 
 @pytest.fixture(scope="module")
 def exchanges() -> list[Exchange]:
@@ -67,47 +44,10 @@ async def replay_all() -> list[Exchange]:
         addresses = {BROKER_A: a.brokers[0].address, BROKER_B: b.brokers[0].address}
         done: list[Exchange] = []
         for scenario in ("json-producer", "json-consumer", "json-push", "json-admin"):
-            done += await replay(scenario, addresses)
+            replay = Replay(addresses)
+            done += await replay.run(scenario)
+            await replay.close()
         return done
-
-
-async def replay(scenario: str, addresses: dict[str, Any]) -> list[Exchange]:
-    """Send one scenario's requests in order; held ones get no response here."""
-    recording = frames(scenario)
-    by_number = {frame.info["n"]: frame for frame in recording}
-    clients: dict[tuple[str, str], RawClient] = {}
-    done = []
-    for frame in recording:
-        info = frame.info
-        if info["server"] not in addresses or info["dir"] != "c2s" or info["kind"] == "response":
-            continue
-        key = info["client"], info["server"]
-        if key not in clients:
-            clients[key] = await RawClient.open(addresses[info["server"]])
-        clients[key].writer.write(frame.data)
-        recorded = info.get("response")
-        if info["kind"] == "oneway" or recorded is None or recorded["scenario"] != scenario:
-            continue
-        ours = await response_to(clients[key], info["opaque"], may_wait=info["code"] in MAY_WAIT)
-        done.append(Exchange(frame, ours, by_number[recorded["n"]]))
-    for client in clients.values():
-        client.writer.close()
-    return done
-
-
-async def response_to(client: RawClient, opaque: int, *, may_wait: bool) -> Command | None:
-    """The response to a request; None when it is held. Requests of the broker are skipped.
-
-    A request with an unknown code follows: if its response arrives first, the request is held.
-    """
-    mark = Command.request(UNKNOWN_CODE)
-    mark.opaque = next(MARKS)
-    if may_wait:
-        client.writer.write(encode_command(mark))
-    while True:
-        command = await client.next()
-        if command.is_response and command.opaque in (opaque, mark.opaque):
-            return command if command.opaque == opaque else None
 
 
 def shape(body: bytes) -> set[str]:

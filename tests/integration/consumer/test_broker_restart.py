@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
@@ -41,8 +42,7 @@ class Two:
 
     async def start(self) -> None:
         self._namesrv, self.namesrv = await processes.start("namesrv", "--listen", "127.0.0.1:0")
-        for name in ("broker-a", "broker-b"):
-            await self.start_broker(name)
+        await asyncio.gather(*(self.start_broker(name) for name in ("broker-a", "broker-b")))
         async with AdminClient(self.namesrv) as admin:
             await admin.topics.create("T", 1)
 

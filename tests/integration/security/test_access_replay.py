@@ -43,16 +43,16 @@ async def test_recorded_clients_get_the_recorded_responses(tmp_path: Path, scena
         await replay.close()
         await broker.close()
     different = [
-        (request.info["n"], request.info["step"], ours, theirs)
-        for request, response, recorded in exchanges
-        if (ours := said(response.code, response.remark))
-        != (theirs := said(recorded.info["code"], recorded.info["remark"]))
+        (one.request.info["n"], one.request.info["step"], ours, theirs)
+        for one in exchanges
+        if (ours := said(one.response.code, one.response.remark))
+        != (theirs := said(one.theirs.info["code"], one.theirs.info["remark"]))
     ]
     assert different == []
     assert len({said(recorded.info["code"], recorded.info["remark"]) for _, _, recorded in exchanges}) >= 4
-    for request, response, recorded in exchanges:
-        if request.info["code"] == RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG:
-            shown, known = accounts_in(response.body), accounts_in(body_of(recorded))
+    for one in exchanges:
+        if one.request.info["code"] == RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG:
+            shown, known = accounts_in(one.response.body), accounts_in(body_of(one.theirs))
             assert [account.access_key for account in shown] == [account.access_key for account in known]
             assert {account.secret_key for account in shown} == {None}
             assert None not in {account.secret_key for account in known}
