@@ -7,6 +7,7 @@ CloneGroupOffsetCommand, DeleteSubscriptionGroupCommand.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -55,6 +56,7 @@ from rocketpy.protocol.headers import (
     QueryTopicConsumeByWhoRequestHeader,
 )
 from rocketpy.runtime.application import shown
+from rocketpy.runtime.text import did_you_mean
 
 log: Final = logging.getLogger("rocketpy.client")
 
@@ -167,7 +169,12 @@ class Groups:
         return tuple(GroupSummary(name, found[self._requests.wrap(name)]) for name in names)
 
     async def create(
-        self, group: str, *, cluster: str | None = None, **settings: Unpack[GroupChanges]
+        self,
+        group: str,
+        *,
+        cluster: str | None = None,
+        broker: str | None = None,
+        **settings: Unpack[GroupChanges],
     ) -> dict[str, GroupSettings]:
         """Create a consumer group on the brokers that lack it.
 
@@ -177,6 +184,7 @@ class Groups:
         Args:
             group: The name of the group.
             cluster: Create it on the brokers of this cluster only.
+            broker: Create it on the broker of this name only.
             **settings: Its settings; see `GroupSettings` for them and their defaults.
 
         Returns:
@@ -184,8 +192,8 @@ class Groups:
 
         Raises:
             GroupInvalid: The name is invalid.
-            ConfigInvalid: There is no such cluster, no such setting, or a number is below 0. Or the group
-                exists with fewer retry queues than given; then no broker was changed.
+            ConfigInvalid: There is no such cluster or broker, no such setting, or a number is below 0. Or the
+                group exists with fewer retry queues than given; then no broker was changed.
             BrokersFailed: Some brokers failed. Its `results` have the settings that were left unchanged, and
                 None for brokers on which the group was created.
         """
@@ -200,7 +208,7 @@ class Groups:
             await self._put_config(address, broker, name, config, cast(int, wanted["retry_queues"]))
 
         found, errors = await create_missing(
-            await self._requests.masters(cluster),
+            await self._requests.masters(cluster, broker),
             find=lambda address, broker: self._find_settings(address, broker, name),
             check=check,
             create=put,
@@ -228,7 +236,7 @@ class Groups:
         name = self._requests.wrap(group)
         configs = await self._raw_configs(masters, name)
         if not configs:
-            raise _unknown(f"there is no group {group}; create it first")
+            raise await self._missing(group)
         known = {broker: masters[broker] for broker in configs}
         retry_queues = changes.get("retry_queues", 0)
         await self._requests.gather_at(
@@ -356,6 +364,7 @@ class Groups:
         Raises:
             ConfigInvalid: There is no such cluster.
             RouteNotFound: No name server knows the topic, or a broker has no master.
+            BrokerError: No broker knows the group: it has neither settings nor offsets nor members.
         """
         requests = self._requests
         name = requests.wrap(group)
@@ -377,6 +386,15 @@ class Groups:
             for part in parts.values()
             for queue, found in part.offset_table.items()
         }
+        # Without a topic, brokers list the queues in which the group has offsets; with one, all its queues.
+        is_known = (
+            (bool(queues) and topic is None)
+            or any(queue.group_offset > 0 for queue in queues.values())
+            or await self._exists(group)
+            or (topic is not None and await self._consumes(group, topic, masters))
+        )
+        if not is_known:
+            raise await self._missing(group)
         return GroupLag(
             {queue: queues[queue] for queue in sorted(queues)},
             sum(part.consume_tps or 0.0 for part in parts.values()),
@@ -416,7 +434,7 @@ class Groups:
             masters, requests.wrap(group)
         )
         if not is_known:
-            raise _unknown(f"there is no group {group}; create it first")
+            raise await self._missing(group)
         reset = OffsetReset(requests, requests.wrap(check_group(group)), requests.wrap(topic), to)
         changes = await requests.gather(
             {
@@ -450,11 +468,31 @@ class Groups:
         )
         masters = await requests.masters_of(topic)
         if not await self._consumes(source, topic, masters):
+            if not await self._exists(source):
+                raise await self._missing(source)
             raise _unknown(f"group {source} has no offsets in topic {topic}")
         await self._require_stopped(target, "its members would overwrite the offsets")
         await requests.call_all(masters, RequestCode.CLONE_GROUP_OFFSET, header, decode=lambda _: None)
 
     # -- internals ----------------------------------------------------------------------------
+
+    async def _exists(self, group: str) -> bool:
+        """Return whether a group has settings or members. Accounts that may not list groups get True."""
+        try:
+            masters = await self._requests.masters()
+            return bool(await self._raw_configs(masters, self._requests.wrap(group))) or bool(
+                await self.members(group)
+            )
+        except RocketError:
+            return True
+
+    async def _missing(self, group: str) -> BrokerError:
+        """Return the error about a group that no broker knows, with similar names."""
+        names: list[str] = []
+        with contextlib.suppress(RocketError):
+            names = [known.name for known in await self.list(include_system=True)]
+        hint = did_you_mean(group, names) or "; create it first"
+        return _unknown(f"there is no group {group}{hint}")
 
     async def _consumes(self, group: str, topic: str, masters: Masters) -> bool:
         """Return whether a group has offsets in a topic, or subscribes to it."""

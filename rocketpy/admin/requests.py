@@ -16,11 +16,13 @@ from rocketpy.protocol.bodies import (
     ClusterInfo,
     ConsumerConnection,
     MessageQueue,
+    TopicList,
     TopicRouteData,
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import GetConsumerConnectionListRequestHeader, Header
 from rocketpy.protocol.remoting.command import Command
+from rocketpy.runtime.text import did_you_mean
 
 R = TypeVar("R")
 
@@ -73,17 +75,22 @@ class AdminRequests:
             raise ConfigInvalid(f"there is no cluster {cluster!r}; the name server knows: {known}")
         return found
 
-    async def masters(self, cluster: str | None = None) -> Masters:
-        """Return the master of each broker, or of each broker of a cluster.
+    async def masters(self, cluster: str | None = None, broker: str | None = None) -> Masters:
+        """Return the master of each broker, of each broker of a cluster, or of one broker.
 
         Raises:
-            ConfigInvalid: The name server does not know the cluster.
+            ConfigInvalid: The name server does not know the cluster, or the broker (in this cluster).
             RouteNotFound: There is no broker.
         """
         found = await self.cluster(cluster)
         names = set(found.broker_addr_table)
         if cluster is not None:
             names &= set(found.cluster_addr_table[cluster])
+        if broker is not None:
+            if broker not in names:
+                known = ", ".join(sorted(names)) or "none"
+                raise ConfigInvalid(f"there is no broker {broker}; the name server knows: {known}")
+            names = {broker}
         if not names:
             raise RouteNotFound(
                 "the name server knows no broker" + (f" of cluster {cluster}" if cluster else "")
@@ -91,8 +98,25 @@ class AdminRequests:
         return masters_of([found.broker_addr_table[name] for name in sorted(names)])
 
     async def route(self, topic: str) -> TopicRouteData:
-        """Return the route of a topic, which is not cached. Raises RouteNotFound."""
-        return await self.running().name_servers.route(self.wrap(topic))
+        """Return the route of a topic, which is not cached.
+
+        Raises RouteNotFound; the error names similar topics.
+        """
+        try:
+            return await self.running().name_servers.route(self.wrap(topic))
+        except RouteNotFound as error:
+            hint = did_you_mean(topic, await self._known_topics())
+            if not hint:
+                raise
+            raise RouteNotFound(f"{error}{hint}") from None
+
+    async def _known_topics(self) -> tuple[str, ...]:
+        """Return the topics that a name server lists; none if it does not list them for this account."""
+        try:
+            response = await self.call_namesrv(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+            return self.own(TopicList.decode(response.body).topic_list)
+        except RocketError:
+            return ()
 
     async def masters_of(self, topic: str, cluster: str | None = None) -> Masters:
         """Return the master of each broker of a topic, or of each that is in a cluster.

@@ -134,6 +134,7 @@ class Topics:
         queues: int = 4,
         *,
         cluster: str | None = None,
+        broker: str | None = None,
         perm: Permission = Permission.READ | Permission.WRITE,
         ordered: bool = False,
     ) -> dict[str, TopicSettings]:
@@ -146,6 +147,7 @@ class Topics:
             topic: The name of the topic.
             queues: The number of queues for reading and for writing, on each broker.
             cluster: Create it on the brokers of this cluster only.
+            broker: Create it on the broker of this name only.
             perm: What clients may do with it.
             ordered: Make it an ordered topic: its queues do not change while a broker is down.
 
@@ -154,8 +156,8 @@ class Topics:
 
         Raises:
             TopicInvalid: The name is invalid.
-            ConfigInvalid: There is no such cluster, or `queues` is below 1. Or the topic exists with fewer
-                queues, or unordered although `ordered` is true; then no broker was changed.
+            ConfigInvalid: There is no such cluster or broker, or `queues` is below 1. Or the topic exists
+                with fewer queues, or unordered although `ordered` is true; then no broker was changed.
             RouteNotFound: There is no broker.
             BrokersFailed: Some brokers failed. Its `results` have the settings that were left unchanged, and
                 None for brokers on which the topic was created.
@@ -163,7 +165,7 @@ class Topics:
         """
         check_number("queues", queues, 1)
         requests = self._requests
-        masters = await requests.masters(cluster)
+        masters = await requests.masters(cluster, broker)
         wanted = TopicConfig(
             topic_name=requests.wrap(check_topic(topic)),
             read_queue_nums=queues,

@@ -1,12 +1,16 @@
-"""Escapes control characters in texts that another program chose, for terminals and log files."""
+"""Texts for people: escapes the control characters that another program chose, and suggests similar names."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Final
 
 _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Control characters, line and paragraph separators, and marks that change the direction of text."""
+
+_NEAR_MAX: Final = 3
 
 
 def printable(text: str) -> str:
@@ -17,6 +21,17 @@ def printable(text: str) -> str:
 def escape_json(text: str) -> str:
     """Return JSON text with those control characters escaped that JSON itself allows in strings."""
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error about an unknown name, such as ``; did you mean Orders?``; empty if no known
+    name is similar.
+    """
+    by_lower: dict[str, list[str]] = {}
+    for one in known:
+        by_lower.setdefault(one.lower(), []).append(one)
+    near = [one for lower in get_close_matches(name.lower(), by_lower) for one in by_lower[lower]]
+    return f"; did you mean {' or '.join(map(printable, near[:_NEAR_MAX]))}?" if near else ""
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -430,11 +430,14 @@ class Topics(BlockingPart[topics.Topics]):
         queues: int = 4,
         *,
         cluster: str | None = None,
+        broker: str | None = None,
         perm: Permission = Permission.READ | Permission.WRITE,
         ordered: bool = False,
     ) -> dict[str, TopicSettings]:
         """Create a topic on the brokers that lack it; return when a name server knows it."""
-        return self._run(self._inner.create(topic, queues, cluster=cluster, perm=perm, ordered=ordered))
+        return self._run(
+            self._inner.create(topic, queues, cluster=cluster, broker=broker, perm=perm, ordered=ordered)
+        )
 
     def alter(
         self,
@@ -694,10 +697,15 @@ class Groups(BlockingPart[groups.Groups]):
         return self._run(self._inner.list(cluster, include_system=include_system))
 
     def create(
-        self, group: str, *, cluster: str | None = None, **settings: Unpack[GroupChanges]
+        self,
+        group: str,
+        *,
+        cluster: str | None = None,
+        broker: str | None = None,
+        **settings: Unpack[GroupChanges],
     ) -> dict[str, GroupSettings]:
         """Create a consumer group on the brokers that lack it."""
-        return self._run(self._inner.create(group, cluster=cluster, **settings))
+        return self._run(self._inner.create(group, cluster=cluster, broker=broker, **settings))
 
     def alter(self, group: str, **changes: Unpack[GroupChanges]) -> None:
         """Change settings of a consumer group on each broker that has it."""

@@ -20,11 +20,11 @@ import typer
 from typer.core import TyperGroup
 
 from rocketpy.admin.admin_client import AdminClient
-from rocketpy.errors import ConfigInvalid, RocketError
+from rocketpy.errors import ConfigInvalid, RocketError, RouteNotFound
 from rocketpy.logs import LineFormatter
 from rocketpy.results import SendResult
 from rocketpy.runtime.signals import cancelled_by_signals
-from rocketpy.runtime.text import escape_json, printable
+from rocketpy.runtime.text import did_you_mean, escape_json, printable
 from rocketpy_cli.profiles import Cluster, find_cluster
 
 T = TypeVar("T")
@@ -41,6 +41,9 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would change; change nothing.")]
 OfCluster = Annotated[
     str | None, typer.Option("--cluster", metavar="NAME", help="Only the brokers of this cluster.")
+]
+OfBroker = Annotated[
+    str | None, typer.Option("--broker", metavar="NAME", help="Only the broker of this name.")
 ]
 
 
@@ -101,11 +104,17 @@ class Options:
         }
         self.print_result(f"{result.message_id} {position}: {status}", fields)
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, T], *, topic: str | None = None) -> T:
         """Run the coroutine of a command. SIGINT and SIGTERM cancel it, so that it closes its connections.
 
         A second signal ends that, unless it repeats the first within half a second.
+
+        Args:
+            work: The coroutine.
+            topic: The topic that the user named. If no broker has it, the error names similar topics.
         """
+        if topic is not None:
+            work = self._naming_similar(work, topic)
         handler = logging.StreamHandler()
         handler.setFormatter(LineFormatter("rocketpy: %(levelname)s: %(message)s"))
         logging.basicConfig(level=logging.DEBUG if self.verbose else logging.WARNING, handlers=[handler])
@@ -117,14 +126,32 @@ class Options:
                 raise KeyboardInterrupt from None
             raise
 
-    def run_admin(self, work: Callable[[AdminClient], Awaitable[T]]) -> T:
-        """Run `work` with an admin client of the cluster. Raises what `work` raises, and RocketError."""
+    async def _naming_similar(self, work: Coroutine[Any, Any, T], topic: str) -> T:
+        """Await `work`; if no broker has its topic, add similar topics to the error."""
+        try:
+            return await work
+        except RouteNotFound as error:
+            hint = ""
+            if "; did you mean" not in str(error):  # from the admin client
+                with contextlib.suppress(RocketError):
+                    async with AdminClient(client=self.cluster.client) as admin:
+                        known = await admin.topics.list(include_system=True)
+                        hint = "" if topic in known else did_you_mean(topic, known)
+            if not hint:
+                raise
+            raise RouteNotFound(f"{error}{hint}") from None
+
+    def run_admin(self, work: Callable[[AdminClient], Awaitable[T]], *, topic: str | None = None) -> T:
+        """Run `work` with an admin client of the cluster. Raises what `work` raises, and RocketError.
+
+        topic: see `run`.
+        """
 
         async def run() -> T:
             async with AdminClient(client=self.cluster.client) as admin:
                 return await work(admin)
 
-        return self.run(run())
+        return self.run(run(), topic=topic)
 
 
 @contextlib.contextmanager

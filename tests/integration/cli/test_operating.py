@@ -169,7 +169,7 @@ def test_lag(shell: Shell, admin: AdminClient) -> None:
     lines = shell.text("group", "lag", "latecomers", "--clients").splitlines()
     assert lines[1].split()[:6] == ["Late", "broker-a", "0", "3", "2", "1"]
     assert lines[-1].startswith("lag of group latecomers: 1; ")
-    assert "group nobody has no offsets" in shell.fails("group", "lag", "nobody")
+    assert "there is no group nobody" in shell.fails("group", "lag", "nobody")
 
 
 def test_a_dry_run_of_a_reset_changes_nothing(shell: Shell, admin: AdminClient) -> None:
@@ -478,3 +478,74 @@ def test_every_change_is_confirmed(shell: Shell, line: str) -> None:
     """A command meant for a test cluster could change production."""
     refused = shell.fails(*line.split(), status=2)
     assert f"at {shell.namesrv} (no profile): without a terminal, give --yes" in refused
+
+
+# -- names that do not exist ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("group lag biling", "billing"),
+        ("group lag biling --topic NearOrders", "billing"),
+        ("group members biling", "billing"),
+        ("group describe biling", "billing"),
+        ("group delete biling --yes", "billing"),
+        ("group alter biling --disabled --yes", "billing"),
+        ("group reset biling NearOrders --to end --dry-run", "billing"),
+        ("group clone biling other -t NearOrders --yes", "billing"),
+        ("group lag billing --topic NearOrder", "NearOrders"),
+        ("topic describe nearorders", "NearOrders"),
+        ("topic delete NearOrder --yes", "NearOrders"),
+        ("topic alter NearOrder --queues 8 --yes", "NearOrders"),
+        ("message find NearOrder --key k", "NearOrders"),
+        ("message between NearOrder --from 1h", "NearOrders"),
+        ("message at NearOrder broker-a 0 0", "NearOrders"),
+        ("consume NearOrder", "NearOrders"),
+        ("message get 7F0000014AF00146800F8D4334A70002 --topic NearOrder", "NearOrders"),
+    ],
+)
+def test_a_misspelt_name_is_an_error_with_similar_names(
+    shell: Shell, admin: AdminClient, line: str, meant: str
+) -> None:
+    """A typo would show a lag that looks real, report a deletion, or leave the user without a clue."""
+    admin.topics.create("NearOrders", 1)
+    admin.groups.create("billing")
+    assert f"did you mean {meant}?" in shell.fails(*line.split())
+
+
+def test_a_new_group_has_a_lag_but_no_error_about_its_name(shell: Shell, admin: AdminClient) -> None:
+    """A group that has not consumed yet would be called unknown."""
+    admin.topics.create("LagOfNew", 1)
+    send_three("LagOfNew", shell)
+    admin.groups.create("has_not_begun")
+    (row,) = shell.rows("group", "lag", "has_not_begun", "--topic", "LagOfNew")
+    assert row["lag"] == 3
+    assert "has consumed nothing yet" in shell.fails("group", "lag", "has_not_begun")
+
+
+def test_a_unique_id_is_found_without_its_topic(shell: Shell, admin: AdminClient) -> None:
+    """The id in a producer's log would be taken for a broker's address."""
+    admin.topics.create("UniqueIds", 1)
+    with Producer("senders", shell.namesrv) as producer:
+        sent = producer.send(Message("UniqueIds", b"found"))
+    wait_until(lambda: shell.run("message", "get", sent.message_id).status == 0)
+    for message_id in (sent.message_id, sent.offset_message_id):
+        assert shell.text("message", "get", message_id, "--format", "{body}") == "found\n"
+    unknown = sent.message_id[:-4] + "FFFF"
+    assert "no topic has a message with the unique id" in shell.fails("message", "get", unknown)
+    assert "must have 32 or 56 hexadecimal digits" in shell.fails("message", "get", "42")
+
+
+def test_topics_and_groups_are_created_on_one_broker() -> None:
+    """An operator could not create a topic on a broker that is new in the cluster, as updateTopic -b does."""
+    with shared_cluster(brokers=2) as cluster:
+        shell = Shell(cluster.namesrv_address)
+        names = sorted({row["broker_name"] for row in shell.rows("broker", "list")})
+        assert len(names) == 2
+        for kind in ("topic", "group"):
+            shell.text(kind, "create", "OfOne", "--broker", names[1], "--yes")
+            (found,) = shell.rows(kind, "describe", "OfOne")
+            assert [row["broker_name"] for row in found["brokers"]] == [names[1]]
+            error = shell.fails(kind, "create", "OfOne", "--broker", "nobody", "--yes")
+            assert f"there is no broker nobody; the name server knows: {', '.join(names)}" in error

@@ -50,7 +50,7 @@ def export(
     with archive.locked():
         started = time.monotonic()
         exporter = Exporter(archive, topic, str(options.cluster))
-        manifest = options.run(exporter.run(options))
+        manifest = options.run(exporter.run(options), topic=topic)
         seconds = time.monotonic() - started
     missing = f", {manifest.missing:,} expired or damaged" if manifest.missing else ""
     options.print_result(

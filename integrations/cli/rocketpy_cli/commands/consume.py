@@ -78,6 +78,8 @@ def consume(
         printer = Printer(find_format("json" if options.as_json and format_ == "text" else format_), count)
     client = options.cluster.client
     if group is None:
-        options.run(read_queues(client, topic, expression, position, printer, follow=follow))
+        options.run(read_queues(client, topic, expression, position, printer, follow=follow), topic=topic)
     else:
-        options.run(read_as_member(client, group, topic, expression, position, printer, follow=follow))
+        options.run(
+            read_as_member(client, group, topic, expression, position, printer, follow=follow), topic=topic
+        )

@@ -16,8 +16,8 @@ from rocketpy.admin.groups import GroupLag, GroupSummary, Member
 from rocketpy.admin.reset import OffsetChange, ResetTo
 from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.protocol.bodies import MessageQueue
-from rocketpy.runtime.text import printable
-from rocketpy_cli.context import CommandGroup, DryRun, OfCluster, Options, Yes, usage_errors
+from rocketpy.runtime.text import did_you_mean, printable
+from rocketpy_cli.context import CommandGroup, DryRun, OfBroker, OfCluster, Options, Yes, usage_errors
 from rocketpy_cli.positions import Kind, Position, parse_position
 from rocketpy_cli.tables import Row, print_created, print_json, print_rows, print_table
 
@@ -84,7 +84,7 @@ def describe(options: Options, group: _Group, cluster: OfCluster = None) -> None
 @group_app.command(epilog="Example: rocketpy group members billing")
 def members(options: Options, group: _Group) -> None:
     """List the members of a group that are online."""
-    found = options.run_admin(lambda admin: admin.groups.members(group))
+    found = options.run_admin(lambda admin: _members(admin, group))
     print_rows(options, map(_member, found), none=f"group {group} has no members online")
 
 
@@ -102,7 +102,7 @@ def lag(
     found = options.run_admin(lambda admin: admin.groups.lag(group, topic, with_clients=clients))
     if not found.queues:
         where = f" in topic {topic}" if topic else ""
-        raise RocketError(f"group {group} has no offsets{where}; rocketpy group list shows the groups")
+        raise RocketError(f"group {group} has no offsets{where}: it has consumed nothing yet")
     if not options.as_json:
         if not total:
             print_table(_lags(found, clients=clients))
@@ -122,13 +122,16 @@ def create(
     group: _Group,
     *,
     cluster: OfCluster = None,
+    broker: OfBroker = None,
     yes: Yes = False,
     **settings: Unpack[GroupChanges],
 ) -> None:
     """Create a group on every broker that lacks it. Where it exists, it stays unchanged."""
     text = f"group {group} ({_text(settings) or 'default settings'})"
     options.confirm(f"create {text}", yes=yes)
-    existing = options.run_admin(lambda admin: admin.groups.create(group, cluster=cluster, **settings))
+    existing = options.run_admin(
+        lambda admin: admin.groups.create(group, cluster=cluster, broker=broker, **settings)
+    )
     unchanged = _settings(options, GroupSummary(group, existing))
     print_created(options, text, {"group": group, **settings}, unchanged, alter="rocketpy group alter")
 
@@ -163,7 +166,7 @@ def delete(
     what = f"group {group}" + ("" if keep_topics else " with its retry topic and dead letters")
     where = f" from cluster {cluster}" if cluster else ""
     options.confirm(f"delete {what}{where}", yes=yes)
-    options.run_admin(lambda admin: admin.groups.delete(group, cluster=cluster, keep_topics=keep_topics))
+    options.run_admin(lambda admin: _delete(admin, group, cluster, keep_topics=keep_topics))
     options.print_done(f"deleted {what}{where}", {"group": group})
 
 
@@ -230,16 +233,34 @@ class _Described(NamedTuple):
     lag: GroupLag
 
 
-async def _describe(admin: AdminClient, group: str, cluster: str | None) -> _Described:
-    known = await admin.groups.list(cluster, include_system=True)
-    found = [summary for summary in known if summary.name == group]
+async def _find(
+    admin: AdminClient, group: str, cluster: str | None
+) -> tuple[GroupSummary | None, tuple[Member, ...]]:
+    """Return the settings of a group, and its members. Raises RocketError if it has neither."""
+    known = {summary.name: summary for summary in await admin.groups.list(cluster, include_system=True)}
     online = await admin.groups.members(group, cluster=cluster)
-    if not found and not online:
+    if group not in known and not online:
         where = f" in cluster {cluster}" if cluster else ""
-        raise RocketError(f"there is no group {group}{where}; rocketpy group list shows the groups")
+        hint = did_you_mean(group, known) or "; rocketpy group list shows the groups"
+        raise RocketError(f"there is no group {group}{where}{hint}")
+    return known.get(group), online
+
+
+async def _members(admin: AdminClient, group: str) -> tuple[Member, ...]:
+    members = await admin.groups.members(group)
+    return members or (await _find(admin, group, None))[1]
+
+
+async def _delete(admin: AdminClient, group: str, cluster: str | None, *, keep_topics: bool) -> None:
+    await _find(admin, group, cluster)  # a misspelt name would delete nothing
+    await admin.groups.delete(group, cluster=cluster, keep_topics=keep_topics)
+
+
+async def _describe(admin: AdminClient, group: str, cluster: str | None) -> _Described:
+    found, online = await _find(admin, group, cluster)
     conflicts = await admin.groups.conflicts(group, cluster=cluster)
     lag = await admin.groups.lag(group, cluster=cluster)
-    return _Described(group, found[0] if found else None, online, conflicts, lag)
+    return _Described(group, found, online, conflicts, lag)
 
 
 def _print_group(options: Options, found: _Described) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import sys
 import time
 from collections import Counter
@@ -13,9 +15,10 @@ import typer
 from rocketpy.admin.admin_client import AdminClient
 from rocketpy.admin.messages import Delivery, MessageTrack
 from rocketpy.admin.traces import TracedMessage
-from rocketpy.errors import RocketError, RouteNotFound
+from rocketpy.errors import BrokerError, RemoteProtocolError, RocketError, RouteNotFound
 from rocketpy.message.message import TRACE_TOPIC, MessageExt
 from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.message.message_id import decode_message_id
 from rocketpy.results import SendResult
 from rocketpy_cli.context import CommandGroup, Options, Yes, usage_errors
 from rocketpy_cli.formats import find_format, for_terminal
@@ -41,10 +44,13 @@ _FormatOption = Annotated[
     typer.Option("--format", metavar="FORMAT", help="details, text, json, or a template such as '{body}'."),
 ]
 
+_TOPICS_MAX: Final = 2000
+"""With more topics, looking up a unique id in all of them takes too long."""
+_TOPICS_AT_ONCE: Final = 16
 _TopicOfId = Annotated[
     str | None,
     typer.Option(
-        "--topic", "-t", metavar="TOPIC", help="The message's topic, if ID is its producer's unique id."
+        "--topic", "-t", metavar="TOPIC", help="The message's topic. Default: all, for a unique id."
     ),
 ]
 
@@ -56,8 +62,8 @@ def get(
     topic: _TopicOfId = None,
     format_: _FormatOption = "details",
 ) -> None:
-    """Print the message with an id: the broker's id, or with --topic the producer's unique id."""
-    _print(options, format_, lambda admin: _get(admin, message_id, topic))
+    """Print the message with an id: the broker's id, or the producer's unique id."""
+    _print(options, format_, lambda admin: _get(admin, message_id, topic), topic)
 
 
 @message_app.command(epilog="Example: rocketpy message find Orders --key 42 --json")
@@ -71,7 +77,7 @@ def find(
     format_: _FormatOption = "details",
 ) -> None:
     """Print the messages with a key, oldest first."""
-    found = _print(options, format_, lambda admin: _find(admin, topic, key, count))
+    found = _print(options, format_, lambda admin: _find(admin, topic, key, count), topic)
     by_broker = Counter(message.queue.broker_name for message in found)
     _note_limit(count, max(by_broker.values(), default=0))
 
@@ -90,7 +96,7 @@ def at(
 ) -> None:
     """Print the message at an offset of a queue; with --count, also the messages that follow."""
     message_queue = MessageQueue(topic, broker, queue)
-    _print(options, format_, lambda admin: _at(admin, message_queue, offset, count))
+    _print(options, format_, lambda admin: _at(admin, message_queue, offset, count), topic)
 
 
 @message_app.command(epilog="Example: rocketpy message between Orders --from 2h --to 1h --json")
@@ -112,7 +118,8 @@ def between(
     with usage_errors():
         begin_ms = parse_time("--from", begin)
         end_ms = time.time_ns() // 1_000_000 if end is None else parse_time("--to", end)
-    _note_limit(count, len(_print(options, format_, lambda a: _between(a, topic, begin_ms, end_ms, count))))
+    found = _print(options, format_, lambda admin: _between(admin, topic, begin_ms, end_ms, count), topic)
+    _note_limit(count, len(found))
 
 
 @message_app.command(epilog="Example: rocketpy message consumers 7F00000100002A9F0000000000000BB8")
@@ -124,7 +131,7 @@ def consumers(
     """Show which groups have consumed a message."""
 
     async def read(admin: AdminClient) -> tuple[MessageTrack, ...]:
-        return await admin.messages.consumers_of(await admin.view_message(message_id, topic))
+        return await admin.messages.consumers_of(await _view(admin, message_id, topic))
 
     rows = (
         {"group": track.group, "state": track.state.value, "online": track.is_online}
@@ -163,7 +170,7 @@ def resend(
     options.confirm(f"send message {message_id} again to {where}", yes=yes)
 
     async def work(admin: AdminClient) -> SendResult:
-        return await admin.messages.resend(await admin.view_message(message_id, topic), topic=to, group=group)
+        return await admin.messages.resend(await _view(admin, message_id, topic), topic=to, group=group)
 
     options.print_sent(options.run_admin(work))
 
@@ -190,7 +197,7 @@ def deliver(
     options.confirm(f"deliver message {message_id} to {who}", yes=yes)
 
     async def work(admin: AdminClient) -> tuple[str, Delivery]:
-        message = await admin.view_message(message_id, topic)
+        message = await _view(admin, message_id, topic)
         chosen = client_id or await _any_member(admin, group)
         return chosen, await admin.messages.deliver(message, group, chosen)
 
@@ -260,16 +267,19 @@ def _trace_rows(message: TracedMessage) -> Iterator[dict[str, object]]:
 
 
 def _print(
-    options: Options, format_: str, look_up: Callable[[AdminClient], Awaitable[list[MessageExt]]]
+    options: Options,
+    format_: str,
+    look_up: Callable[[AdminClient], Awaitable[list[MessageExt]]],
+    topic: str | None,
 ) -> list[MessageExt]:
-    """Print the messages that a look-up finds, and return them."""
+    """Print the messages that a look-up finds in a topic, and return them."""
     if format_ == "details":
         format_ = "json" if options.as_json else _DETAILS
     with usage_errors():
         chosen = find_format(format_)
     if sys.stdout.isatty():
         chosen = for_terminal(chosen)
-    messages = options.run_admin(look_up)
+    messages = options.run_admin(look_up, topic=topic)
     sys.stdout.buffer.write(chosen(messages))
     sys.stdout.flush()
     return messages
@@ -281,8 +291,45 @@ def _note_limit(count: int, found: int) -> None:
         print(f"rocketpy: {count} messages are the limit; there may be more: --count", file=sys.stderr)
 
 
+async def _view(admin: AdminClient, message_id: str, topic: str | None) -> MessageExt:
+    """Return the message with an id. A unique id without a topic is looked up in all topics.
+
+    Raises RocketError.
+    """
+    if topic is not None or not _is_unique_id(message_id):
+        return await admin.view_message(message_id, topic)
+    topics = await admin.topics.list()
+    if len(topics) > _TOPICS_MAX:
+        raise RocketError(
+            f"{message_id} is a producer's unique id, and there are {len(topics)} topics: give --topic"
+        )
+
+    async def look_up(name: str) -> MessageExt | None:
+        with contextlib.suppress(BrokerError, RouteNotFound):  # not there, or deleted meanwhile
+            return await admin.messages.by_unique_id(name, message_id)
+        return None
+
+    for start in range(0, len(topics), _TOPICS_AT_ONCE):
+        for found in await asyncio.gather(*map(look_up, topics[start : start + _TOPICS_AT_ONCE])):
+            if found is not None:
+                return found
+    raise RocketError(
+        f"no topic has a message with the unique id {message_id}; --topic looks in one topic, also of "
+        "retries or dead letters"
+    )
+
+
+def _is_unique_id(message_id: str) -> bool:
+    """Return whether an id cannot be a broker's, because its part for the port is none."""
+    try:
+        host, _ = decode_message_id(message_id)
+    except RemoteProtocolError:
+        return False  # the look-up says what is wrong
+    return not 0 < int.from_bytes(host[-4:]) < 1 << 16
+
+
 async def _get(admin: AdminClient, message_id: str, topic: str | None) -> list[MessageExt]:
-    return [await admin.view_message(message_id, topic)]
+    return [await _view(admin, message_id, topic)]
 
 
 async def _find(admin: AdminClient, topic: str, key: str, count: int) -> list[MessageExt]:

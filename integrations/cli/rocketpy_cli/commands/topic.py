@@ -8,10 +8,12 @@ from typing import Annotated, Final
 
 import typer
 
+from rocketpy.admin.admin_client import AdminClient
 from rocketpy.admin.topics import TopicDescription
 from rocketpy.client.topic_configs import Permission, TopicSettings
-from rocketpy.runtime.text import printable
-from rocketpy_cli.context import CommandGroup, DryRun, OfCluster, Options, Yes
+from rocketpy.errors import RocketError
+from rocketpy.runtime.text import did_you_mean, printable
+from rocketpy_cli.context import CommandGroup, DryRun, OfBroker, OfCluster, Options, Yes
 from rocketpy_cli.tables import Row, print_created, print_json, print_rows, print_table
 
 topic_app: Final = CommandGroup(name="topic", help="List, show, create, change and delete topics.")
@@ -68,15 +70,16 @@ def create(
         typer.Option("--ordered", help="Ordered topic: its queues do not change while a broker is down."),
     ] = False,
     cluster: OfCluster = None,
+    broker: OfBroker = None,
     yes: Yes = False,
 ) -> None:
     """Create a topic on every broker that lacks it. Where it exists, it stays unchanged."""
-    where = "each broker" + (f" of cluster {cluster}" if cluster else "")
+    where = (f"broker {broker}" if broker else "each broker") + (f" of cluster {cluster}" if cluster else "")
     text = f"topic {topic} with {queues} queues on {where}"
     options.confirm(f"create {text}", yes=yes)
     existing = options.run_admin(
         lambda admin: admin.topics.create(
-            topic, queues, cluster=cluster, perm=_PERMISSIONS[perm], ordered=ordered
+            topic, queues, cluster=cluster, broker=broker, perm=_PERMISSIONS[perm], ordered=ordered
         )
     )
     unchanged = _settings(existing)
@@ -142,8 +145,17 @@ def delete(
         return
     where = f" from cluster {cluster}" if cluster else ""
     options.confirm(f"delete topic {topic} with its messages{where}", yes=yes)
-    options.run_admin(lambda admin: admin.topics.delete(topic, cluster=cluster))
+    options.run_admin(lambda admin: _delete(admin, topic, cluster))
     options.print_done(f"deleted topic {topic}{where}", {"topic": topic})
+
+
+async def _delete(admin: AdminClient, topic: str, cluster: str | None) -> None:
+    """Delete a topic. Raises RocketError if there is none, which a misspelt name would hide."""
+    known = await admin.topics.list(cluster, include_system=True)
+    if topic not in known:
+        where = f" in cluster {cluster}" if cluster else ""
+        raise RocketError(f"there is no topic {topic}{where}{did_you_mean(topic, known)}")
+    await admin.topics.delete(topic, cluster=cluster)
 
 
 def _print_topic(options: Options, found: TopicDescription) -> None:
