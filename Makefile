@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-client slow planted console-test frameworks compatibility check format docs docs-serve package mutants interop interop-all bench soak attack faults spark spark35 spark40 spark41 spark-versions spark-rows spark-kills spark-demo lock audit sbom clean distclean
+.PHONY: help demo test test-client slow planted console-test frameworks compatibility check format docs docs-serve package mutants interop interop-all mqadmin bench soak attack faults spark spark35 spark40 spark41 spark-versions spark-rows spark-kills spark-demo lock audit sbom clean distclean
 
 VENV := .venv
 SPARK := .cache/spark
@@ -106,6 +106,9 @@ interop: ## both directions against the real RocketMQ 4.6.0 (needs Maven and a J
 	java -version >/dev/null 2>&1 || missing="$$missing java (a JDK, 8 or newer)"; \
 	if [ -n "$$missing" ]; then echo "interop: NOT RUN, this machine lacks:$$missing"; exit 0; fi; \
 	$(MAKE) --no-print-directory $(VENV)/.ready-bench && $(PY) -m tests.interop.run $(ARGS)
+
+mqadmin: $(VENV)/.ready-bench ## mqadmin of 4.6.0 and 4.9.7 with both servers; writes docs/reference/mqadmin.md
+	@$(PY) -m tests.interop.mqadmin
 
 interop-all: ## the interop cases with servers of 4.6.0, 4.9.7 and 5.3.3; writes docs/compatibility.md (an hour)
 	@$(MAKE) --no-print-directory interop ARGS="--all --page $(ARGS)"

@@ -23,6 +23,7 @@ from rocketpy.consumer.config import LitePullConfig, PushConfig
 from rocketpy_cli.app import app
 from rocketpy_cli.console.app import Console
 from rocketpy_cli.console.settings import ConsoleSettings
+from tests.interop import mqadmin
 from tests.mqconsumer import CASES
 from tests.mqproducer import cases
 from tools.import_map import ROOT, SOURCES
@@ -92,6 +93,14 @@ def settings_and_methods(cell: str) -> list[str]:
 def spark_tests() -> set[str]:
     files = sorted((ROOT / "tests/spark").glob("test_*.py"))
     return {name for path in files for name in re.findall(r"def (test_\w+)", path.read_text("utf-8"))}
+
+
+def test_the_page_of_mqadmin_is_complete() -> None:
+    """A command that was added to the comparison would be missing on the page until somebody notices."""
+    page = mqadmin.PAGE.read_text("utf-8")
+    for version in mqadmin.VERSIONS:
+        rows = re.findall(rf"^\| `(.+?)` \| [^|]*{re.escape(version)}[^|]*\|", page, re.MULTILINE)
+        assert {mqadmin.shown(command) for command in mqadmin.commands(version)} == set(rows), version
 
 
 TABLES = [

@@ -1,0 +1,420 @@
+"""Every command of RocketMQ's mqadmin on servers of either make, and the page that compares the output.
+
+`python -m tests.interop.mqadmin` runs mqadmin of each version on RocketMQ's servers of this version and on
+rocketpy's, and writes docs/reference/mqadmin.md. tests/interop/cases/test_mqadmin_alike.py does the same.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rocketpy_broker.config.keys import (
+    BROKER_KEYS,
+    IGNORED_BROKER_DEFAULTS,
+    IGNORED_NAMESRV_DEFAULTS,
+    LISTEN_KEYS,
+    NAMESRV_KEYS,
+    STORE_KEYS,
+)
+from tests.interop import probe
+from tests.interop.cluster import Cluster, Make
+from tests.interop.java_peer import DEFAULT_VERSION, REPOSITORY, JavaPeer, ToolsMissing, make_home
+from tests.interop.java_peer import EXAMPLES as PACKAGE
+from tests.interop.sides import OPERATOR, OPERATOR_ACL, Side, serve
+
+PAGE: Final = REPOSITORY / "docs" / "reference" / "mqadmin.md"
+DIFFERENT: Final = "DIFFERENT"
+_MAKES: Final[tuple[Make, Make]] = ("java", "our")
+VERSIONS: Final = (DEFAULT_VERSION, "4.9.7")
+"""Versions of mqadmin: that of rocketpy's formats, and the last of 4.x."""
+TOPIC, GROUP, NAME = "AlikeTopic", "please_rename_unique_group_name_4", "alike-broker"
+_BODIES: Final = [
+    {"how": "queue", "topic": TOPIC, "queue": n % 2, "body": b"x".hex(), "keys": f"key{n}"} for n in range(8)
+]
+_LATER: Final = "4.9.7 "
+"""Prefix of commands that mqadmin 4.6.0 does not have."""
+
+READ_ONLY: Final = [
+    "topicList", "topicList -c", "topicRoute -t {topic}", "topicStatus -t {topic}",
+    "topicClusterList -t {topic}", "topicRoute -t Nowhere", "topicStatus -t Nowhere",
+    "4.9.7 topicRoute -l -t {topic}",
+    "clusterList", "clusterList -m", "brokerStatus -b {broker}", "brokerStatus -c InteropCluster",
+    "queryMsgByKey -t {topic} -k key3", "queryMsgByKey -t {topic} -k nothing",
+    "queryMsgByOffset -t {topic} -b {name} -i 1 -o 1", "queryMsgByOffset -t {topic} -b {name} -i 1 -o 99",
+    "queryMsgById -i {offset_id}", "queryMsgByUniqueKey -i {unique_id} -t {topic}",
+    "4.9.7 queryMsgByUniqueKey -i {unique_id} -t {topic} -a",
+    "4.9.7 queryMsgTraceById -i {unique_id}",
+    "printMsg -t {topic} -d true", "printMsgByQueue -t {topic} -a {name} -i 0 -p true -d true",
+    "queryCq -t {topic} -q 9 -i 0 -c 2 -b {broker}", "queryCq -t {topic} -q 0 -i 0 -c 2 -b {broker}",
+    "queryCq -t Unwritten -q 0 -i 0 -c 2 -b {broker}", "queryCq -t Nowhere -q 0 -i 0 -c 2 -b {broker}",
+    "queryCq -t {topic} -q 0 -i 99 -c 2 -b {broker}",
+    "queryCq -t {topic} -q 0 -i 0 -c 2 -b {broker} -g nobody",
+    "allocateMQ -t {topic} -i 10.0.0.1,10.0.0.2", "statsAll -t {topic}", "statsAll -a",
+    "producerConnection -g nobody -t {topic}", "consumerConnection -g nobody", "consumerProgress -g nobody",
+    "4.9.7 producer -b {broker}", "4.9.7 getConsumerConfig -g nobody",
+    "brokerConsumeStats -b {broker}", "sendMsgStatus -b {name} -c 1", "checkMsgSendRT -t {topic} -a 2 -s 16",
+    "getBrokerConfig -b {broker}", "getBrokerConfig -c InteropCluster", "getNamesrvConfig",
+    "4.9.7 exportConfigs -c InteropCluster -f {directory}",
+    "4.9.7 exportMetadata -c InteropCluster -f {directory}",
+    "4.9.7 exportMetadata -b {broker} -t -f {directory}",
+    "4.9.7 exportMetadata -b {broker} -g -f {directory}",
+    "4.9.7 exportMetadata -b {broker} -s -f {directory}",
+    "4.9.7 exportMetrics -c InteropCluster -f {directory}",
+]  # fmt: skip
+"""Commands that change nothing; `{…}` is filled in."""
+WITH_CONSUMER: Final = [
+    "consumerConnection -g {group}", "consumerProgress -g {group}", "consumerProgress -g {group} -s true",
+    "4.9.7 consumerConnection -g {group} -b {broker}",
+    "consumerProgress", "consumerStatus -g {group}", "consumer -g {group}", "brokerConsumeStats -b {broker}",
+    "4.9.7 consumerStatus -g {group} -b {broker}",
+    "topicStatus -t TopicTest", "getConsumerStatus -g {group} -t TopicTest",
+    "4.9.7 producer -b {broker}", "4.9.7 getConsumerConfig -g {group}",
+    "cloneGroupOffset -s {group} -d copied_group -t TopicTest -o true",
+    "resetOffsetByTimeOld -g {group} -t TopicTest -s 0 -f true",
+    "resetOffsetByTime -g {group} -t TopicTest -s 0",
+    "4.9.7 skipAccumulatedMessage -g {group} -t TopicTest",
+]  # fmt: skip
+"""Commands about a group whose consumer runs."""
+CHANGES: Final = [
+    "updateTopic -b {broker} -t {topic} -r 4 -w 4 -p 6", "updateTopic -c InteropCluster -t Second -r 1 -w 1",
+    "topicRoute -t {topic}", "updateTopicPerm -b {broker} -t {topic} -p 4", "topicRoute -t {topic}",
+    "updateTopicPerm -c InteropCluster -t {topic} -p 6",
+    "updateOrderConf -m put -t {topic} -v {name}:4", "updateOrderConf -m get -t {topic}",
+    "updateNamesrvConfig -k orderMessageEnable -v true", "topicRoute -t {topic}",
+    "updateNamesrvConfig -k orderMessageEnable -v false", "topicRoute -t {topic}",
+    "updateNamesrvConfig -k clusterTest -v true", "updateNamesrvConfig -k productEnvName -v other",
+    "updateNamesrvConfig -k noSuchKey -v 1",
+    "updateOrderConf -m delete -t {topic}", "updateOrderConf -m get -t {topic}",
+    "updateKvConfig -s SPACE -k key -v value", "deleteKvConfig -s SPACE -k key",
+    "updateSubGroup -b {broker} -g fresh_group -r 3 -s false", "deleteSubGroup -b {broker} -g fresh_group",
+    "updateSubGroup -c InteropCluster -g fresh_group", "deleteSubGroup -c InteropCluster -g fresh_group",
+    "4.9.7 deleteSubGroup -c InteropCluster -g fresh_group -r true",
+    "updateBrokerConfig -b {broker} -k fileReservedTime -v 48",
+    "updateBrokerConfig -c InteropCluster -k sendMessageThreadPoolNums -v 16",
+    "getBrokerConfig -b {broker}", "updateBrokerConfig -b {broker} -k noSuchKey -v 1",
+    "sendMessage -t {topic} -p hello -k made -c tagged -b {name} -i 0",
+    "4.9.7 sendMessage -t {topic} -p hello -b {name} -i 0 -m true",
+    "consumeMessage -t {topic} -b {name} -i 0 -o 0 -c 2",
+    "cleanExpiredCQ -b {broker}", "cleanUnusedTopic -b {broker}", "cleanExpiredCQ -c InteropCluster",
+    "4.9.7 deleteExpiredCommitLog -b {broker}", "4.9.7 deleteExpiredCommitLog -c InteropCluster",
+    "deleteTopic -c InteropCluster -t Second", "topicList",
+    "wipeWritePerm -b {name}", "topicRoute -t {topic}", "wipeWritePerm -b nobody",
+    "4.9.7 addWritePerm -b {name}", "4.9.7 topicRoute -t {topic}", "4.9.7 addWritePerm -b nobody",
+]  # fmt: skip
+"""Commands that change something, in this order."""
+ACCOUNTS: Final = [
+    "clusterAclConfigVersion -b {broker}", "clusterAclConfigVersion -c InteropCluster",
+    "getAccessConfigSubCommand -b {broker}", "4.9.7 getAclConfig -b {broker}",
+    "updateAclConfig -b {broker} -a application -s its-secret -i DENY -t Orders=PUB|SUB",
+    "updateAclConfig -b {broker} -a short -s its-secret",
+    "updateAclConfig -c InteropCluster -a secondary -s its-secret -m false",
+    "getAccessConfigSubCommand -c InteropCluster", "4.9.7 getAclConfig -c InteropCluster",
+    "updateGlobalWhiteAddr -b {broker} -g 10.10.10.11",
+    "deleteAccessConfig -b {broker} -a secondary", "deleteAccessConfig -b {broker} -a nobody",
+    "4.9.7 deleteAclConfig -b {broker} -a secondary", "4.9.7 deleteAclConfig -b {broker} -a nobody",
+    "getAccessConfigSubCommand -b {broker}", "4.9.7 getAclConfig -b {broker}",
+]  # fmt: skip
+"""Commands about accounts, on servers with access control."""
+ENDLESS: Final = ("clusterRT", "startMonitoring")
+"""Commands that run until they are stopped."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command of the script, and what it printed."""
+
+    version: str
+    command: str
+    printed: str
+
+    @property
+    def outcome(self) -> str:
+        """Whether it succeeded, for the page."""
+        return "error" if "Exception" in self.printed else "done"
+
+    @property
+    def lines(self) -> list[str]:
+        """What it printed, without parts that differ between two runs."""
+        return comparable(self.printed, self.version)
+
+
+def commands(version: str) -> list[str]:
+    """Return the commands of the script for mqadmin of a version, in their order."""
+    return [
+        command for part in (READ_ONLY, WITH_CONSUMER, CHANGES, ACCOUNTS) for command in of(version, part)
+    ]
+
+
+def of(version: str, part: Sequence[str]) -> list[str]:
+    """Return the commands of a part of the script that mqadmin of this version has."""
+    is_first = version == DEFAULT_VERSION
+    return [c.removeprefix(_LATER) for c in part if not (is_first and c.startswith(_LATER))]
+
+
+def run_script(peer: JavaPeer, make: Make, run: Path, version: str = DEFAULT_VERSION) -> list[Step]:
+    """Run the script with mqadmin of a version, on RocketMQ's servers of this version or on rocketpy's."""
+    side = Side("mqadmin", make, make, version=version, client_version=version)
+    changeable: dict[str, object] = {"remoteConfigUpdateEnable": "true"} if make == "our" else {}
+    conf = {"brokerName": NAME, "longPollingEnable": "true", **changeable}
+    kept = run / "namesrv-kv.json"
+    names_conf = {**changeable, "kvConfigPath": kept}
+    with serve(side, peer, run, conf=conf, names_conf=names_conf) as servers:
+        servers.make_topic(TOPIC, 2)
+        servers.make_topic("Unwritten", 1)
+        sent = servers.produce(*_BODIES)
+        assert {result.get("status") for result in sent} == {"SEND_OK"}, sent
+        fill = {
+            "topic": TOPIC, "group": GROUP, "name": NAME, "broker": servers.broker.address,
+            "offset_id": sent[3]["offsetMsgId"], "unique_id": sent[3]["msgId"],
+            "directory": str(run / "exported"),
+        }  # fmt: skip
+        steps = _admin(servers, of(version, READ_ONLY), fill)
+        with _consumer(servers, peer):
+            steps += _admin(servers, of(version, WITH_CONSUMER), fill)
+        steps += _admin(servers, of(version, CHANGES), fill)
+    secured = run / "accounts"
+    home = secured / f"{make}-broker"
+    accounts = make_home(home) / "conf" if make == "java" else home
+    accounts.mkdir(parents=True, exist_ok=True)
+    (accounts / "plain_acl.yml").write_text(OPERATOR_ACL)
+    with serve(side, peer, secured, conf={**conf, "aclEnable": "true"}) as servers:
+        tools = make_home(servers.run / "mqadmin-steps") / "conf" / "tools.yml"
+        tools.write_text(f"accessKey: {OPERATOR.access_key}\nsecretKey: {OPERATOR.secret_key}\n")
+        steps += _admin(servers, of(version, ACCOUNTS), {**fill, "broker": servers.broker.address})
+    return steps
+
+
+def _admin(servers: Cluster, script: Sequence[str], fill: Mapping[str, str]) -> list[Step]:
+    """Run commands in one JVM."""
+    steps: list[dict[str, Any]] = [{"args": command.format(**fill).split()} for command in script]
+    home = servers.run / "mqadmin-steps"
+    properties = {"rocketmq.namesrv.addr": servers.namesrv.address}
+    results = servers.peer.drive("AdminSteps", home=home, steps=steps, properties=properties)
+    assert len(results) == len(script)
+    return [
+        Step(servers.version, command, result["printed"])
+        for command, result in zip(script, results, strict=True)
+    ]
+
+
+@contextmanager
+def _consumer(servers: Cluster, peer: JavaPeer) -> Iterator[None]:
+    """RocketMQ's quickstart consumer, which has consumed and committed eight messages of TopicTest."""
+    # The route of a topic created by a send soon changes, and the producer would begin with another queue.
+    servers.make_topic("TopicTest", 4)
+    servers.produce(*[{"how": "sync", "topic": "TopicTest", "body": b"x".hex()} for _ in range(8)])
+    home = servers.run / "quickstart"
+    properties = {"rocketmq.namesrv.addr": servers.namesrv.address}
+    with peer.running(f"{PACKAGE}.quickstart.Consumer", home=home, properties=properties):
+        console = home / "console.log"
+        probe.wait_until(lambda: console.read_text().count("Receive New") >= 8, "8 messages", timeout_s=90)
+
+        def is_done() -> bool:
+            printed = servers.admin("consumerProgress", "-g", GROUP)
+            return bool(re.search(r"Diff Total: 0\b", printed)) and {"TopicTest", "%RETRY%"} <= set(
+                re.findall(r"TopicTest|%RETRY%", printed)
+            )
+
+        probe.wait_until(is_done, "offsets to be committed", timeout_s=90, step_s=1)
+        yield
+
+
+_UNLIKE: Final = [
+    (r"\d{4}-\d\d-\d\d[ T#]\d\d:\d\d:\d\d([:,.]\d+)?", "TIME"),
+    (r"\b[0-9A-F]{32}\b", "ID"),
+    (r"\b1[0-9]{12}\b", "MS"),
+    (r"(127\.0\.0\.1|\d+\.\d+\.\d+\.\d+):\d+", "HOST"),
+    (r"file:\S+|(?<=\s)/\w+/\S+", "FILE"),
+    (r"PlainAccessConfig@\w+", "ACCOUNT"),
+    (r"\b\S+@\d+(#\d+)*\b", "CLIENT"),
+    (r"\b\d+\.\d+(E-?\d+)?\b", "RATE"),
+    (r"\b\d+ms\b", "DURATION"),
+    (r"\bjava version.*|OpenJDK.*", "JVM"),
+    (r"\bV4_\d+_\d+\b", "VERSION"),
+]
+_UNLIKE_LATER: Final = [
+    (r", WAIT=true|WAIT=true, ", ""),  # 4.9's broker removes this property
+    (r"storeSize=\d+|commitLogOffset=\d+|physicSize=\d+|physicOffset=\d+|CommitLog Offset: *\d+", "SIZE"),
+]
+"""Parts that also differ with later versions, whose messages are a little smaller."""
+
+
+def comparable(text: str, version: str = DEFAULT_VERSION) -> list[str]:
+    """The lines in a fixed order, with variable parts replaced."""
+    for pattern, word in _UNLIKE + (_UNLIKE_LATER if version != DEFAULT_VERSION else []):
+        text = re.sub(pattern, word, text)
+    lines = [re.sub(r"\s+", " ", line).strip() for line in text.splitlines()]
+    return sorted(line for line in lines if line)
+
+
+_SECRETS: Final = "rocketpy's broker shows no secrets"
+_CHECKED: Final = "unknown settings are rejected; RocketMQ accepts any"
+_LISTED: Final = "4.9.7 also has the topic SCHEDULE_TOPIC_XXXX"
+REASONS: Final[Mapping[str, str]] = {
+    "queryCq -t Unwritten": "RocketMQ's broker knows the queue only after somebody has asked for its offsets",
+    "queryCq -t {topic} -q 0 -i 99": "RocketMQ's broker responds without a body, or with wrong offsets",
+    "updateNamesrvConfig -k noSuchKey": _CHECKED,
+    "updateBrokerConfig -b {broker} -k noSuchKey": _CHECKED,
+    "getAccessConfigSubCommand": _SECRETS,
+    "statsAll": "the counts of a day are sampled at certain times",
+    "updateAclConfig -b {broker} -a short": "the error has other words",
+}
+"""Why the output differs, by the start of a command."""
+REASONS_OF: Final[Mapping[str, Mapping[str, str]]] = {
+    "4.6.0": {"queryCq -t {topic} -q 0": "RocketMQ's broker encodes its response before it adds the entries"},
+    "4.9.7": {
+        "topicList": _LISTED,
+        "wipeWritePerm -b {name}": _LISTED,
+        "addWritePerm -b {name}": _LISTED,
+        "clusterAclConfigVersion": "rocketpy's broker names the file without its directory",
+        "getAclConfig": _SECRETS,
+    },
+}
+"""The same of single versions."""
+TIMED: Final[Mapping[str, str]] = {"checkMsgSendRT": "prints durations; the number of lines is compared"}
+"""Commands whose output always differs."""
+_SETTINGS: Final = ("brokerStatus", "getBrokerConfig", "getNamesrvConfig")
+"""Commands that print names with values, most of which depend on the machine. The names are compared."""
+NAMES_MISSING: Final[Mapping[str, Mapping[str, str]]] = {
+    "brokerStatus": {
+        "getMessageEntireTimeMax": "not measured", "putLatency99": "not measured",
+        "putLatency999": "not measured", "putMessageFailedTimes": "not measured",
+        "commitLogDiskRatio_": "a store has one directory",
+    },
+    "getBrokerConfig": {"rocketmqHome": "the file of the accounts is below it"},
+    "getNamesrvConfig": {
+        "rocketmqHome": "the file of the accounts is below it",
+        "configStorePath": "changes are written into the file that the server was started with",
+    },
+}  # fmt: skip
+"""Names that rocketpy's servers lack, with the reason. Settings that are newer than 4.6.0 are not listed."""
+
+
+_SETTINGS_OF_FIRST: Final = set(IGNORED_BROKER_DEFAULTS) | set(IGNORED_NAMESRV_DEFAULTS) | {
+    *BROKER_KEYS, *STORE_KEYS, *NAMESRV_KEYS, *LISTEN_KEYS,
+}  # fmt: skip
+"""Keys of 4.6.0."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One command on both sides."""
+
+    java: Step
+    ours: Step
+
+    @property
+    def verdict(self) -> str:
+        """The words "the same", the reason of a difference, or "DIFFERENT" for one without a reason."""
+        command, version = self.java.command, self.java.version
+        name = command.partition(" ")[0]
+        if name in _SETTINGS:
+            return self._names_verdict(name)
+        if name in TIMED and len(self.java.lines) == len(self.ours.lines):
+            return TIMED[name]
+        if self.java.lines == self.ours.lines:
+            return "the same"
+        reasons = {**REASONS, **REASONS_OF[version]}
+        found = [reason for start, reason in reasons.items() if command.startswith(start)]
+        return found[-1] if found else DIFFERENT
+
+    def _names_verdict(self, name: str) -> str:
+        theirs, own = _names(self.java.printed), _names(self.ours.printed)
+        if name != "brokerStatus" and self.java.version != DEFAULT_VERSION:
+            theirs &= _SETTINGS_OF_FIRST  # the file format is that of 4.6.0
+        known = NAMES_MISSING[name]
+        lacking = sorted(theirs - own)
+        unknown = [one for one in lacking if not any(one.startswith(start) for start in known)]
+        if unknown:
+            return f"{DIFFERENT}: without {', '.join(unknown)}"
+        why = "; ".join(
+            f"{one.partition('_/')[0]}: {known.get(one, 'a store has one directory')}" for one in lacking
+        )
+        return f"all names except {why}" if lacking else "all names"
+
+
+def _names(printed: str) -> set[str]:
+    """Return the names before ``=`` or ``:`` at the start of each line, without a broker's address."""
+    return set(re.findall(r"^(?:\d\S*:\d+ +)?([A-Za-z][\w./-]*) *[=:]", printed, re.MULTILINE))
+
+
+def compare(peer: JavaPeer, run: Path, version: str) -> list[Comparison]:
+    """Run the script with mqadmin of a version on both sides."""
+    java, ours = (run_script(peer, make, run / f"{version}-{make}", version) for make in _MAKES)
+    return [Comparison(one, other) for one, other in zip(java, ours, strict=True)]
+
+
+def command_names(peer: JavaPeer, run: Path, version: str) -> set[str]:
+    """Return the names of all commands that mqadmin of a version lists."""
+    printed = peer.of_version(version).run("Admin", home=run)
+    return set(re.findall(r"^   (\w+) ", printed, re.MULTILINE))
+
+
+def page(results: Mapping[str, Sequence[Comparison]]) -> str:
+    """Return docs/reference/mqadmin.md. results: the comparisons by version."""
+    rows: dict[tuple[str, str, str, str], list[str]] = {}
+    for version, comparisons in results.items():
+        for one in comparisons:
+            row = (one.java.command, one.java.outcome, one.ours.outcome, one.verdict)
+            versions = rows.setdefault(row, [])
+            if version not in versions:
+                versions.append(version)
+    lines = [
+        f"| `{shown(command)}` | {', '.join(versions)} | {java} | {ours} | {verdict} |"
+        for (command, java, ours, verdict), versions in sorted(
+            rows.items(), key=lambda row: row[0][0].lower()
+        )
+    ]
+    return _HEAD + "\n".join(lines) + "\n"
+
+
+def shown(command: str) -> str:
+    """Return a command as the page shows it."""
+    return command.replace("{", "").replace("}", "").replace("|", "\\|")
+
+
+_HEAD: Final = """# RocketMQ's mqadmin with rocketpy's servers
+
+`make mqadmin` writes this page: it runs each command of mqadmin 4.6.0 and 4.9.7 on RocketMQ's servers of the
+same version, and on rocketpy's. Times, ports, ids, rates and sizes are replaced by a word, then the output is
+compared. "the same" means each line. `make interop-all` compares again.
+
+In the commands, `topic`, `group`, `name` (of a broker), `broker` (its address) and others stand for values.
+The commands `clusterRT` and `startMonitoring`, which run until they are stopped, are left out.
+`getBrokerConfig` and `getNamesrvConfig` show the names of 4.6.0; rocketpy's servers have further ones.
+[From mqadmin to AdminClient](../guides/mqadmin.md) has the same tasks in Python and in a shell.
+
+| Command | mqadmin | On RocketMQ | On rocketpy | Output |
+|---|---|---|---|---|
+"""
+
+
+def main() -> int:
+    """Write the page. Returns 1 if a command differs without a reason, and 3 if Java tools are missing."""
+    try:
+        peer = JavaPeer.prepare(DEFAULT_VERSION)
+    except ToolsMissing as missing:
+        print(f"mqadmin: NOT RUN: {missing}")
+        return 3
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            results = {version: compare(peer, Path(directory), version) for version in VERSIONS}
+    finally:
+        peer.close()
+    PAGE.write_text(page(results), "utf-8")
+    unlike = [one for found in results.values() for one in found if one.verdict.startswith(DIFFERENT)]
+    for one in unlike:
+        print(f"{one.java.version} {one.java.command}: {one.verdict}")
+        print(*one.java.lines, "-- rocketpy:", *one.ours.lines, sep="\n    ")
+    return int(bool(unlike))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
