@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from operator import attrgetter
 from typing import Any, Final, cast
@@ -102,6 +102,9 @@ class ClientHandler:
 
     def __post_init__(self) -> None:
         self._limited_log = RateLimitedLog(log)
+        self._changed: dict[str, None] = {}
+        """Consumer groups whose members are to be notified."""
+        self._is_notifying = False
         self._created: dict[str, set[str]] = {}
         """Account or host -> consumer groups that its heartbeats have created."""
         self._reported: dict[str, Hashable] = {}
@@ -363,8 +366,19 @@ class ClientHandler:
         }
 
     def _notify(self, changed: Iterable[str]) -> None:
-        """Notify all members of these groups, also new ones, to rebalance (QUIRKS 41)."""
-        for name in changed:
+        """Notify all members of these groups, also new ones, to rebalance (QUIRKS 41).
+
+        A group may have thousands of members. Changes during its notification cause one more.
+        """
+        self._changed.update(dict.fromkeys(changed))
+        if self._changed and not self._is_notifying:
+            self._is_notifying = True
+            self.slices.start(self._notify_members())
+
+    def _notify_members(self) -> Iterator[None]:
+        while self._changed:
+            name = next(iter(self._changed))
+            del self._changed[name]
             group = self.clients.consumer_group(name)
             settings = self.groups.get(name)
             if group is None or not self.config.notify_ids_changed:
@@ -372,11 +386,14 @@ class ClientHandler:
             if settings is not None and not settings.notify_consumer_ids_changed_enable:
                 continue
             header = NotifyConsumerIdsChangedRequestHeader(consumer_group=name)
-            for channel in group.members:
+            for channel in list(group.members):
                 with contextlib.suppress(RocketError):  # a closing channel needs no notification
                     cast(Channel, channel).oneway(
                         Command.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
                     )
+                if self.slices.is_over():
+                    yield
+        self._is_notifying = False
 
 
 def _check_group_names(beat: HeartbeatData) -> None:
