@@ -340,7 +340,7 @@ def test_messages_by_offset_and_time(shell: Shell, admin: AdminClient) -> None:
     assert "its offsets: 0 to 2" in shell.fails("message", "at", "Found", "broker-a", "0", "3")
     found = shell.rows("message", "between", "Found", "--from", "1h")
     assert [row["body"] for row in found] == ["0", "1", "2"]
-    limited = shell.run("message", "between", "Found", "--from", "1h", "--count", "2")
+    limited = shell.run("--json", "message", "between", "Found", "--from", "1h", "--count", "2")
     assert len(limited.out.splitlines()) == 2
     assert "2 messages are the limit" in limited.err
     assert shell.rows("message", "between", "Found", "--from", "2h", "--to", "1h") == []
