@@ -18,6 +18,7 @@ from rocketpy import (
     MessageTraceConfig,
     Producer,
     ProducerConfig,
+    PullConsumer,
     PushConfig,
     PushConsumer,
 )
@@ -269,3 +270,11 @@ async def test_of_two_starts_at_once_one_is_rejected(make: Callable[[str], Lifec
         assert [type(result) for result in results] == [type(None), ConfigInvalid]
         await client.close()
         await until(lambda: all(channel.is_closed for channel in names.channels))
+
+
+@pytest.mark.parametrize("make", [PullConsumer, AdminClient], ids=["consumer", "admin"])
+async def test_a_client_that_was_not_started_can_be_closed(make: Callable[..., Lifecycle]) -> None:
+    """The clean-up of a program whose start failed would hide the reason by another error."""
+    client = make("g", "127.0.0.1:1") if make is PullConsumer else make("127.0.0.1:1")
+    await client.close()
+    await client.close()

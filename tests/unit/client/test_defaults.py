@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from rocketpy.client import heartbeats, queries
+from rocketpy.client import broker_api, heartbeats, queries
 from rocketpy.config import (
     ClientConfig,
     CompressionConfig,
@@ -137,6 +137,7 @@ OURS: Final[dict[str, Row]] = {
     "messages of a poll": (LitePullConfig().poll_batch_size, 32),
     "handlers run in threads": (PUSH.threads, True),
     "compression level of all": (compression.DEFAULT_LEVEL, 5),
+    "a body found by id or key inflated": (broker_api.MAX_BODY_BYTES, 16 << 20),
     "largest half message inflated": (transaction._MAX_BODY_BYTES, 16 << 20),
     "largest body inflated": (compression.MAX_INFLATED_BYTES, 16 << 20),
     "a body inflates to at most": (compression.MAX_RATIO, 100),

@@ -34,7 +34,7 @@ from rocketpy.errors import (
     UsageError,
 )
 from rocketpy.protocol import fastjson
-from rocketpy.protocol.bodies import TopicConfig
+from rocketpy.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from rocketpy_broker import Broker, EmbeddedCluster
 from tests.integration.access_place import Servers
 from tests.integration.client.admin.admin_place import CLUSTER, OTHER, missing_broker, other_cluster
@@ -493,3 +493,15 @@ def test_wrong_places_are_refused() -> None:
     with pytest.raises(ConfigInvalid, match="offset is -2"):
         ResetTo.offset({MessageQueue("T", "a", 0): -2})
     assert ResetTo.time(datetime(1970, 1, 2, tzinfo=UTC)) == ResetTo.time(86_400_000)
+
+
+def test_a_group_without_settings_is_as_in_rocketmq() -> None:
+    """A new group could not consume, or its messages would be retried another number of times."""
+    ours, javas = GroupSettings(), SubscriptionGroupConfig(group_name="g")
+    assert (ours.enabled, ours.broadcast) == (javas.consume_enable, javas.consume_broadcast_enable)
+    assert (ours.max_retries, ours.retry_queues) == (javas.retry_max_times, javas.retry_queue_nums)
+    assert (ours.broker_id, ours.broker_id_when_slow) == (
+        javas.broker_id,
+        javas.which_broker_when_consume_slowly,
+    )
+    assert ours.notify_changes == javas.notify_consumer_ids_changed_enable

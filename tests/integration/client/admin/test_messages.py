@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +31,7 @@ from rocketpy import (
     SendStatus,
 )
 from rocketpy.admin import MessageTrack, TrackState
+from rocketpy.admin.reader import OffsetRange
 from rocketpy.errors import (
     BrokerError,
     BrokersFailed,
@@ -39,8 +41,9 @@ from rocketpy.errors import (
     TransportError,
     UsageError,
 )
-from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.codes import VERSION_5_1_1, RequestCode, ResponseCode
 from rocketpy.protocol.message.sysflag import MessageSysFlag
+from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.embedded import EmbeddedCluster
 from rocketpy_broker.store import MessageInner
 from tests.integration.broker.test_broker import send_header
@@ -541,3 +544,47 @@ async def test_a_timer_message_is_sent_again_without_its_timer(
         again = seen.messages[1]
         assert (again.topic, again.body) == ("T", b"later")
         assert "TIMER_DELIVER_MS" not in again.properties
+
+
+class VersionOf:
+    """An RPC hook that gives responses the version of another broker, and counts requests by code."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.asked: Counter[int] = Counter()
+
+    def before_request(self, address: str, request: Command) -> None:
+        """Count it."""
+        self.asked[request.code] += 1
+
+    def after_response(self, address: str, request: Command, response: Command) -> None:
+        response.version = self.version
+
+
+@pytest.mark.parametrize("version", [VERSION_5_1_1 - 1, VERSION_5_1_1, VERSION_5_1_1 + 50])
+async def test_where_a_newer_broker_stored_a_copy_is_checked(cluster: EmbeddedCluster, version: int) -> None:
+    """Brokers from 5.1.1 on may store a copy for a group as a dead letter, and respond as if they did not."""
+    (result,) = await sent(cluster, Message("T", b"x"))
+    hook = VersionOf(version)
+    config = ClientConfig(namesrv=cluster.namesrv_address, rpc_hooks=(hook,))
+    async with AdminClient(client=config) as admin:
+        await admin.groups.create("g")
+        message = await admin.messages.by_offset(result.queue, result.queue_offset)
+        hook.asked.clear()
+        await admin.messages.resend(message, group="g")
+    assert hook.asked[RequestCode.VIEW_MESSAGE_BY_ID] == (version >= VERSION_5_1_1)
+
+
+async def test_messages_of_a_time_among_others(cluster: EmbeddedCluster) -> None:
+    """A broker of RocketMQ before 5.1.1 may begin with earlier messages: none would be found."""
+    queue = MessageQueue("T", "broker-a", 0)
+    for n in range(5):
+        (result,) = await sent(cluster, Message("T", b"%d" % n), queue=queue)
+        sent_ms = time.time_ns() // 1_000_000
+        await until(lambda sent_ms=sent_ms: time.time_ns() // 1_000_000 > sent_ms)  # type: ignore[misc]
+    async with AdminClient(cluster.namesrv_address) as admin:
+        reader = admin.messages._reader
+        begin, end = [(await admin.messages.by_offset(queue, n)).store_timestamp for n in (1, 3)]
+        for exactly in (True, False):
+            found = reader.messages(OffsetRange(queue, 0, 5, exactly), begin, end)
+            assert [message.body async for message in found] == [b"1", b"2", b"3"]

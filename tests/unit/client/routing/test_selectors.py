@@ -25,7 +25,15 @@ def test_hashes_are_javas() -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(42, 42), (-1, -1), (2**31, -(2**31)), (2**32 + 5, 4), (-(2**40), -256), (2**64, java_hash(str(2**64)))],
+    [
+        (42, 42),
+        (-1, -1),
+        (2**31, -(2**31)),
+        (2**32 + 5, 4),
+        (2**32 + 1000, 1001),
+        (-(2**40), -256),
+        (2**64, java_hash(str(2**64))),
+    ],
 )
 def test_numbers_hash_as_integer_and_long(value: int, expected: int) -> None:
     """An order number would go elsewhere than from a Java producer that passes an Integer or a Long."""
