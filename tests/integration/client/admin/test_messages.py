@@ -579,7 +579,7 @@ async def test_messages_of_a_time_among_others(cluster: EmbeddedCluster) -> None
     """A broker of RocketMQ before 5.1.1 may begin with earlier messages: none would be found."""
     queue = MessageQueue("T", "broker-a", 0)
     for n in range(5):
-        (result,) = await sent(cluster, Message("T", b"%d" % n), queue=queue)
+        await sent(cluster, Message("T", b"%d" % n), queue=queue)
         sent_ms = time.time_ns() // 1_000_000
         await until(lambda sent_ms=sent_ms: time.time_ns() // 1_000_000 > sent_ms)  # type: ignore[misc]
     async with AdminClient(cluster.namesrv_address) as admin:
