@@ -22,7 +22,7 @@ from rocketpy import (
     PushConfig,
     PushConsumer,
 )
-from rocketpy.client.instance import ClientInstance
+from rocketpy.client.instance import ClientInstance, _instances
 from rocketpy.client.lifecycle import Lifecycle
 from rocketpy.consumer.group.member import GroupMember
 from rocketpy.errors import ClientClosed, ConfigInvalid, RocketError, RouteNotFound, TransportError
@@ -278,3 +278,23 @@ async def test_a_client_that_was_not_started_can_be_closed(make: Callable[..., L
     client = make("g", "127.0.0.1:1") if make is PullConsumer else make("127.0.0.1:1")
     await client.close()
     await client.close()
+
+
+async def test_a_start_without_a_name_server_leaves_nothing() -> None:
+    """Each attempt of a program that waits for its servers would keep a client with its tasks."""
+    config = ClientConfig(namesrv="127.0.0.1:1", request_timeout_ms=100)
+    loop = asyncio.get_running_loop()
+    before = asyncio.all_tasks()
+    for _ in range(2):
+        with pytest.raises(TransportError):
+            await ClientInstance.acquire(config)
+        assert config not in _instances.get(loop, {})
+    await until(lambda: asyncio.all_tasks() == before)
+
+
+async def test_connections_have_ended_when_a_client_is_closed() -> None:
+    """A program that ends then would cut off what the client still sends, or warn of open sockets."""
+    async with Peer() as peer, pool_with(lambda _: None) as pool:
+        channel = await pool.get(peer.address).open()
+        await pool.close()
+        assert channel._transport is None

@@ -106,6 +106,7 @@ async def test_the_cookie_is_out_of_reach(cluster: EmbeddedCluster) -> None:
         assert "httponly" in cookie
         assert "samesite=strict" in cookie
         assert TOKEN not in cookie
+        assert cookie.startswith(f"rocketpy_console_{browser.base_url.port}=")  # cookies know no ports
 
 
 async def test_a_large_form_is_refused(browser: Browser) -> None:

@@ -730,3 +730,17 @@ async def test_a_shorter_log_does_not_lose_the_messages_of_a_new_topic(
         await both.stop(broker)
         broker = await both.start(name)
         assert stored_bodies(broker) == [b"new"] * 6
+
+
+async def test_messages_are_sent_to_slaves_at_once(brokers: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A master that fails would take the messages since its last heartbeat with it."""
+    monkeypatch.setattr("rocketpy_broker.replication.ha.server._TICK_S", 3600)
+    quiet = {"haSendHeartbeatInterval": "1800000", "haHousekeepingInterval": "3600000"}
+    master = await brokers.master(**quiet)
+    slave = await brokers.slave(**quiet)
+    await until(lambda: master.replication.connected.acked >= 0)
+    async with Producer("p", brokers.namesrv_address) as producer:
+        for _ in range(3):
+            await producer.send(Message("T", b"x"), timeout_ms=60_000)
+            end = master.store.max_physical_offset
+            await until(lambda end=end: slave.store.max_physical_offset >= end)  # type: ignore[misc]

@@ -457,3 +457,16 @@ async def test_metrics_of_a_group(tmp_path: Path) -> None:
         found = {measured.metric.name: dict(measured.values) for measured in measure(slave)}
         assert found["rocketmq_dledger_role"][*place, "follower"] == 1
         assert found["rocketmq_dledger_peer_lag_entries"] == {}
+
+
+async def test_a_stopped_broker_does_not_register_again(tmp_path: Path) -> None:
+    """A broker that stopped soon after an election would be in the routes again, and clients fail there."""
+    async with ledger_group(tmp_path) as group:
+        broker = await group.master()
+        assert broker._role_changes is not None
+        timers = list(broker._role_changes._timers)
+        broker._role_changes.leader_changed()
+        timers += broker._role_changes._timers
+        assert len(broker._role_changes._timers) == 4
+        await group.stop(group.name_of(broker))
+        assert all(timer.cancelled() for timer in timers)

@@ -510,3 +510,13 @@ async def test_every_name_server_forgets_a_topic(tmp_path: Path) -> None:
         await until(lambda: known() == [(True, f"{broker.config.name}:2")] * 2)
         await admin.topics.delete("T")
         assert known() == [(False, None)] * 2
+
+
+async def test_a_topic_that_name_servers_have_forgotten(admin: AdminClient, cluster: EmbeddedCluster) -> None:
+    """The call would wait for the topic in vain: its broker has it, and does not announce it again."""
+    await admin.create_topic("T", 4)
+    assert cluster.namesrv is not None
+    cluster.namesrv.routes.delete_topic("T")
+    assert cluster.namesrv.routes.route("T") is None
+    assert set(await admin.create_topic("T", 4)) == {"broker-a", "broker-b"}
+    assert cluster.namesrv.routes.route("T") is not None
