@@ -737,7 +737,7 @@ async def test_messages_are_sent_to_slaves_at_once(brokers: Pair, monkeypatch: p
     monkeypatch.setattr("rocketpy_broker.replication.ha.server._TICK_S", 3600)
     quiet = {"haSendHeartbeatInterval": "1800000", "haHousekeepingInterval": "3600000"}
     master = await brokers.master(**quiet)
-    slave = await brokers.slave(**quiet)
+    slave = await brokers.start("slave", brokerRole="SLAVE", brokerId="1", **quiet)
     await until(lambda: master.replication.connected.acked >= 0)
     async with Producer("p", brokers.namesrv_address) as producer:
         for _ in range(3):
