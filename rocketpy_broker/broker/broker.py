@@ -501,7 +501,7 @@ class Broker:
             ("replication", self._replication),
             *(("connections of clients", server) for server in self._servers),
             ("background tasks", self.tasks),
-            ("held pulls", partial(self.store.set_arrival_listener, None)),  # the last flush has a thread
+            ("held pulls", self.consumers.end_slices),  # the last flush uses the store in a thread
             ("tables and consumer offsets", self._save_tables),
             ("the last flush of the store", self._driver),
             ("probes", self.http),

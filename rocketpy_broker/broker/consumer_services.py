@@ -177,6 +177,11 @@ class ConsumerServices:
         for call in self._periodic:
             call.stop()
 
+    def end_slices(self) -> None:
+        """End all work that reads the store in slices, and start none for new messages."""
+        self._store.set_arrival_listener(None)
+        self._slices.close()
+
     def runtime_info(self) -> dict[str, str]:
         """Return the runtime information for operators."""
         return runtime_info(

@@ -56,7 +56,7 @@ from rocketpy_broker.services.metadata.clients import ClientChannelInfo, ClientR
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.locks import QueueLocks
 from rocketpy_broker.services.metadata.topics import TopicTable, own_topic
-from rocketpy_broker.services.slices import SERVER, Slices
+from rocketpy_broker.services.slices import SERVER, Slices, Turns
 from rocketpy_broker.store.files.batch_saver import PendingChange
 from rocketpy_broker.store.files.disk import system_clock
 
@@ -105,6 +105,7 @@ class ClientHandler:
         self._changed: dict[str, None] = {}
         """Consumer groups whose members are to be notified."""
         self._is_notifying = False
+        self._locking = Turns(self.slices)
         self._created: dict[str, set[str]] = {}
         """Account or host -> consumer groups that its heartbeats have created."""
         self._reported: dict[str, Hashable] = {}
@@ -316,7 +317,7 @@ class ClientHandler:
     @handles(RequestCode.LOCK_BATCH_MQ)
     async def lock_queues(self, channel: Channel, request: Command) -> Command:
         """Handle LOCK_BATCH_MQ: lock queues, or renew locks."""
-        return await self.slices.run(self._lock(request), channel)
+        return await self._locking.run(self._lock(request), channel)
 
     def _lock(self, request: Command) -> Generator[None, None, Command]:
         _check_lock_size(request)
@@ -332,7 +333,7 @@ class ClientHandler:
     @handles(RequestCode.UNLOCK_BATCH_MQ)
     async def unlock_queues(self, channel: Channel, request: Command) -> Command:
         """Handle UNLOCK_BATCH_MQ, also for a client that has disconnected."""
-        return await self.slices.run(self._unlock(request), SERVER)
+        return await self._locking.run(self._unlock(request), SERVER)
 
     def _unlock(self, request: Command) -> Generator[None, None, Command]:
         _check_lock_size(request)

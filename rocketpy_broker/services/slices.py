@@ -5,7 +5,7 @@ piece, it would delay every other client. Work is a generator that yields once t
 a server shares one slice in each iteration of the loop. RocketMQ has threads for this.
 
 Requests for large responses run one after the other, so that a flood of them takes the memory of one. Their
-clients take turns.
+clients take turns. Other long requests do not wait for these: see `Turns`.
 """
 
 from __future__ import annotations
@@ -49,9 +49,8 @@ class Slices:
         self.now_ms = now_ms
         self._tasks = tasks
         self._works: deque[Iterator[None]] = deque()
-        self._requests: dict[Client, deque[_Request[Any]]] = {}
-        """Requests that have not begun. The first client has the next turn."""
-        self._has_request = False
+        self._large = Turns(self)
+        self._is_closed = False
         self._end_ms: float | None = None
         """When the slice of this iteration of the loop is over; None before it has begun."""
         self._is_running = False
@@ -59,8 +58,10 @@ class Slices:
     def start(self, work: Iterator[None]) -> None:
         """Run work: now if the slice is not over, and the rest in the next iterations of the loop.
 
-        Several works take turns.
+        Several works take turns. After `close`, nothing runs.
         """
+        if self._is_closed:
+            return
         self._works.append(work)
         if self._end_ms is None:
             self._begin()
@@ -72,16 +73,8 @@ class Slices:
         return self._end_ms is None or self.now_ms() >= self._end_ms
 
     def run(self, work: Generator[None, None, T], client: Client) -> asyncio.Future[T]:
-        """Run the work of a request after that of earlier ones; return the future of its result.
-
-        When the client has disconnected, the work ends, and the future fails with ConnectionLost.
-        """
-        request = _Request(work, client)
-        self._requests.setdefault(client, deque()).append(request)
-        if not self._has_request:
-            self._has_request = True
-            self.start(self._run_requests())
-        return request.result
+        """Run the work of a request for a large response, in the `Turns` of all these; see `Turns.run`."""
+        return self._large.run(work, client)
 
     def run_upkeep(self, work: Generator[None, None, T]) -> asyncio.Future[T]:
         """Run work of the server itself, not after that of requests; return the future of its result."""
@@ -89,15 +82,13 @@ class Slices:
         self.start(request.steps())
         return request.result
 
-    def _run_requests(self) -> Iterator[None]:
-        while self._requests:
-            client = next(iter(self._requests))
-            waiting = self._requests.pop(client)
-            request = waiting.popleft()
-            if waiting:
-                self._requests[client] = waiting
-            yield from request.steps()
-        self._has_request = False
+    def close(self) -> None:
+        """End all work, whether it is done or not: the store that it reads will be closed.
+
+        No client may be connected any more.
+        """
+        self._is_closed = True
+        self._works.clear()
 
     def _begin(self) -> None:
         self._end_ms = self.now_ms() + SLICE_MS
@@ -120,6 +111,42 @@ class Slices:
                     return
         finally:
             self._is_running = False
+
+
+class Turns:
+    """The turns of clients whose requests are of one kind. A client has one request in each turn.
+
+    Requests of one kind run one after the other. Several kinds share the slices, so that a small request does
+    not wait until statistics of a million queues are complete.
+    """
+
+    def __init__(self, slices: Slices) -> None:
+        self._slices = slices
+        self._waiting: dict[Client, deque[_Request[Any]]] = {}
+        """Requests that have not begun. The first client has the next turn."""
+        self._is_running = False
+
+    def run(self, work: Generator[None, None, T], client: Client) -> asyncio.Future[T]:
+        """Run the work of a request in a turn of its client; return the future of its result.
+
+        When the client has disconnected, the work ends, and the future fails with ConnectionLost.
+        """
+        request = _Request(work, client)
+        self._waiting.setdefault(client, deque()).append(request)
+        if not self._is_running:
+            self._is_running = True
+            self._slices.start(self._run())
+        return request.result
+
+    def _run(self) -> Iterator[None]:
+        while self._waiting:
+            client = next(iter(self._waiting))
+            waiting = self._waiting.pop(client)
+            request = waiting.popleft()
+            if waiting:
+                self._waiting[client] = waiting
+            yield from request.steps()
+        self._is_running = False
 
 
 def encoding(body: Body, is_over: Callable[[], bool]) -> Generator[None, None, bytes]:

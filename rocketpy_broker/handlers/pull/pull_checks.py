@@ -24,7 +24,7 @@ from rocketpy_broker.handlers.slave import absent, is_slave
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.topics import TopicTable
-from rocketpy_broker.services.slices import Slices
+from rocketpy_broker.services.slices import Slices, Turns
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.batch_saver import ChangePending, PendingChange
 
@@ -43,7 +43,7 @@ class ExpressionPolicy:
 
     def __init__(self, config: ConsumeConfig, slices: Slices) -> None:
         self._config = config
-        self._slices = slices
+        self._compiling = Turns(slices)
         self._has_logged = False
 
     def check(self, kind: str | None, group: str) -> None:
@@ -68,7 +68,7 @@ class ExpressionPolicy:
         text = wanted.sub_string or ""
         if wanted.expression_type == SQL92 and len(text) > _QUICK_CHARACTERS and not is_compiled(text):
             pending = PendingChange(text)
-            compiled = self._slices.run(_compile(pending), channel)
+            compiled = self._compiling.run(_compile(pending), channel)
             compiled.add_done_callback(_retrieve, context=Context())
             if not is_compiled(text):  # it is not this client's turn
                 raise ChangePending(pending)

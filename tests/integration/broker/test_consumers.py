@@ -28,6 +28,7 @@ from rocketpy.protocol.headers import (
     GetConsumerListByGroupRequestHeader,
     GetSubscriptionGroupConfigRequestHeader,
     PullMessageRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
     SendMessageRequestHeaderV2,
     UnregisterClientRequestHeader,
 )
@@ -37,6 +38,7 @@ from rocketpy.protocol.message.record import decode_all
 from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy_broker import Broker, EmbeddedCluster
 from rocketpy_broker.filter import sql92
+from rocketpy_broker.services import slices
 from tests.integration.raw_client import RawClient, serving
 from tests.integration.small import SMALL
 from tests.turns import Turns
@@ -565,6 +567,21 @@ async def test_a_queue_is_locked_for_one_member(client: RawClient) -> None:
     assert LockBatchResponseBody.decode(await lock("two", queues)).lock_ok_mq_set == queues
 
 
+async def test_locks_do_not_wait_for_large_responses(broker: Broker, client: RawClient) -> None:
+    """A member could not renew its locks in time while an operator requested statistics, and lost them."""
+    for number in range(30_000):
+        broker.consumers.offsets.commit(f"g{number}", "T", 0, 1)
+    body = LockBatchRequestBody(
+        consumer_group="c", client_id="one", mq_set=[MessageQueue("T", "broker-a", 0)]
+    )
+    header = QueryTopicConsumeByWhoRequestHeader(topic="T")
+    groups = Command.request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
+    locks = Command.request(RequestCode.LOCK_BATCH_MQ, body=body.encode())
+    groups.opaque, locks.opaque = 1, 2
+    client.writer.write(encode_command(groups) + encode_command(locks))
+    assert [(await client.next()).opaque for _ in range(2)] == [2, 1]
+
+
 async def test_a_pull_outside_the_queue_stores_an_event(
     broker: Broker, client: RawClient, producer: RawClient
 ) -> None:
@@ -583,6 +600,31 @@ async def test_a_pull_outside_the_queue_stores_an_event(
         "offsetNew": 0,
         "offsetRequest": 7,
     }
+
+
+async def test_held_pulls_do_not_use_a_store_that_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last flush closes the store in a thread, while the loop still responded to held pulls."""
+    monkeypatch.setattr(slices, "SLICE_MS", 0)  # one pull in each iteration of the loop
+    async with serving(tmp_path, settings=SMALL) as (cluster, client):
+        broker = cluster.brokers[0]
+        await send(client, b"first")
+        client.writer.write(encode_command(pull_request(1, wait_ms=120_000)) * 3000)
+        await until(lambda: len(broker.consumers.holds) == 3000)
+        closing = broker._driver.close
+        begun: list[int] = []
+
+        async def close() -> None:
+            begun.append(len(broker.consumers.holds))
+            await closing()
+
+        monkeypatch.setattr(broker._driver, "close", close)
+        broker.consumers.arrived("T", 0, 2)
+        await broker.close()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert begun == [len(broker.consumers.holds)]
 
 
 async def test_many_consumers_of_one_queue_all_get_its_messages(broker: Broker, producer: RawClient) -> None:

@@ -216,3 +216,15 @@ async def test_a_shared_run_ends_with_the_last_client() -> None:
             await one
     assert await shared.result(Connection()) == 2
     assert count.begun == 2
+
+
+async def test_no_work_runs_after_close() -> None:
+    """Held pulls would be read while another thread closes the store."""
+    slices, done = Slices(Tasks("the test"), Clock()), list[str]()
+    slices.start(work(slices, "before", 100, done))
+    slices.close()
+    count = len(done)
+    slices.start(work(slices, "after", 3, done))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert 0 < len(done) == count
