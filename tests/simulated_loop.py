@@ -8,6 +8,8 @@ from typing import Any
 
 _GRACE_S = 0.0005
 """Real time for which sockets may become ready before the clock moves on."""
+_ITERATIONS_MAX = 1000
+"""Iterations at one time, after which the clock moves. A timer that fires a rounding error early repeats."""
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
@@ -32,8 +34,14 @@ class _Selector(selectors.DefaultSelector):
     def __init__(self, loop: SimulatedLoop) -> None:
         super().__init__()
         self._loop = loop
+        self._iterations = 0
+        self._since = 0.0
 
     def select(self, timeout: float | None = None) -> list[Any]:
+        self._iterations = self._iterations + 1 if self._since == self._loop.time() else 0
+        self._since = self._loop.time()
+        if self._iterations > _ITERATIONS_MAX:
+            self._loop.leap(1e-6)
         if timeout is None:
             return super().select()
         ready = super().select(min(timeout, _GRACE_S))

@@ -57,6 +57,8 @@ class OrderlyConsumeService(HandlerService):
         self._began_ms: dict[Puller, float] = {}
         """When the running handler call of a queue began."""
         self._closing = False
+        self._is_cancelling = False
+        """Whether `close` has cancelled the unfinished calls."""
         self._max_reconsume_times = (
             _UNLIMITED if config.max_reconsume_times < 0 else config.max_reconsume_times
         )
@@ -96,6 +98,7 @@ class OrderlyConsumeService(HandlerService):
         queue_tasks = set(self._queue_tasks.values())
         late = (await asyncio.wait(queue_tasks, timeout=timeout_s))[1] if queue_tasks else set()
         left = self.in_progress() if late else ()
+        self._is_cancelling = True
         self.tasks.cancel_soon(*late)
         if self._pool is not None:
             self._pool.shutdown()
@@ -202,7 +205,7 @@ class OrderlyConsumeService(HandlerService):
             try:
                 return [await self.adapter.handle(batches[0], threads=False)]
             except asyncio.CancelledError as error:
-                if self._closing:
+                if self._is_cancelling:
                     raise
                 return [self.adapter.failed_on_thread(batches[0], error)]
         loop = asyncio.get_running_loop()

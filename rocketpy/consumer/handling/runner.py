@@ -195,6 +195,8 @@ class HandlerRunner:
         self._reported = asyncio.Event()
         self._submitted = 0
         self._is_closing = False
+        self._is_cancelling = False
+        """Whether `close` has cancelled the unfinished calls."""
 
     def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
         """Start to handle messages, in about this order."""
@@ -231,6 +233,7 @@ class HandlerRunner:
                 chunk.waiting.clear()
         late = (await asyncio.wait(self._workers, timeout=timeout_s))[1] if self._workers else set()
         left = self.in_progress() if late else ()
+        self._is_cancelling = True
         self._tasks.cancel_soon(*late)
         if late:
             await asyncio.wait(late, timeout=1)
@@ -372,7 +375,8 @@ class LoopRunner(HandlerRunner):
                     result = to_handling_result(returned)
             except BaseException as error:  # noqa: BLE001 - the application's code may raise anything
                 # If the application cancels the task, the call has failed. If `close` does, it is unfinished.
-                owner = task if self._is_closing or not isinstance(error, asyncio.CancelledError) else None
+                is_foreign = isinstance(error, asyncio.CancelledError) and not self._is_cancelling
+                owner = None if is_foreign else task
                 result = adapter.failed(running.messages_of([argument]), error, owner)
             if result is ACKNOWLEDGED and not running.was_suspended:
                 done(argument)  # without the clock, which costs more than the other steps

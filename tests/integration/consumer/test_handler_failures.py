@@ -365,6 +365,32 @@ async def test_a_cancellation_at_the_end_of_a_handler(
     assert set(handled.values()) == {1}
 
 
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+async def test_a_cancellation_while_the_consumer_closes(
+    cluster: EmbeddedCluster, producer: Producer, orderly: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A time limit of the application would be reported as a defect of the consumer."""
+    running: list[asyncio.Task[Any]] = []
+
+    async def handle(_: MessageExt) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        running.append(task)
+        await asyncio.Event().wait()
+
+    await send(producer, "one")
+    async with consuming(cluster, handle, orderly=orderly) as consumer:
+        await until(lambda: running)
+        member = consumer.member
+        closing = asyncio.ensure_future(consumer.close())
+        await until(lambda: member.closing)
+        for _ in range(10):  # the handlers' service closes next
+            await asyncio.sleep(0)
+        running[0].cancel()
+        assert await closing
+    assert "rocketpy.tasks" not in {record.name for record in caplog.records}
+
+
 async def test_an_idle_worker_that_is_cancelled(cluster: EmbeddedCluster, producer: Producer) -> None:
     """The next message would wait for a worker that is gone."""
     seen = Seen()
