@@ -41,7 +41,21 @@ class AllocationStrategy(Protocol):
         """
 
 
-class AllocateAveragely:
+class _Value:
+    """Base class of strategies: two of a type with equal arguments are equal, as settings with them are."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(map(repr, vars(self).values()))
+        return f"{type(self).__name__}({arguments})"
+
+
+class AllocateAveragely(_Value):
     """Assigns adjacent queues to each member; the first members get one more if there is a remainder."""
 
     name: Final = "AVG"
@@ -58,7 +72,7 @@ class AllocateAveragely:
         return list(queues[start : start + share + (index < rest)])
 
 
-class AllocateByCircle:
+class AllocateByCircle(_Value):
     """Assigns queues round-robin."""
 
     name: Final = "AVG_BY_CIRCLE"
@@ -70,7 +84,7 @@ class AllocateByCircle:
         return list(queues[members.index(client_id) :: len(members)]) if client_id in members else []
 
 
-class AllocateByConfig:
+class AllocateByConfig(_Value):
     """Assigns the queues that the application names, even if other members have them, too."""
 
     name: Final = "CONFIG"
@@ -86,7 +100,7 @@ class AllocateByConfig:
         return [queue for queue in self._queues if queue.topic in topics]
 
 
-class AllocateByMachineRoom:
+class AllocateByMachineRoom(_Value):
     """Assigns only queues of brokers in the given machine rooms, in even shares.
 
     rooms: names of the rooms. The name of a broker begins with its room: ``room1@broker-a``.
@@ -115,7 +129,7 @@ class AllocateByMachineRoom:
         return parts[0] if len(parts) == 2 else None
 
 
-class AllocateNearby:
+class AllocateNearby(_Value):
     """Assigns queues to members in the same machine room. Queues of rooms without members are shared by all.
 
     inner: the strategy that divides the queues of a room. room_of_broker: returns the room of a queue's
@@ -157,7 +171,7 @@ class AllocateNearby:
         return mine
 
 
-class AllocateByConsistentHash:
+class AllocateByConsistentHash(_Value):
     """Assigns queues by consistent hashing; few queues move when a member joins or leaves.
 
     virtual_nodes: number of positions of each member on the hash ring, at least 1. Raises ConfigInvalid.

@@ -29,8 +29,10 @@ class OpenTelemetry:
     tracer_provider, meter_provider, propagator: None for the global ones. With the API's no-op providers, a
     client creates no spans; it detects a real provider that is set later.
     batch_create_spans: create a span for each message of a `send_batch`, linked from the batch's span.
-    Otherwise all messages share its context. process_as_child: whether spans of handlers and returned
-    messages continue the trace of the message's sender; the conventions recommend only links.
+    Otherwise all messages share its context.
+    process_as_child: whether the spans of handlers, and of messages that are sent back, are children of the
+    sender's span, which shows one connected trace. Default: each begins a trace that is linked to that span,
+    as the conventions recommend. A batch of several messages is always linked.
     """
 
     def __init__(

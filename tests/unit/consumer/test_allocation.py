@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -17,6 +19,7 @@ from rocketpy.consumer.allocation import (
     java_text,
     ring_hash,
 )
+from rocketpy.consumer.config import LitePullConfig, PushConfig
 from rocketpy.consumer.group.rebalance import AssignmentChanges, Rebalance
 from rocketpy.errors import ConfigInvalid
 from rocketpy.message import MessageQueue
@@ -148,3 +151,26 @@ def test_broadcasting_assigns_all_queues_to_each_member() -> None:
     assert rebalance(broadcasting=True).changes("T", queues(3), None, []) == AssignmentChanges(
         (), tuple(queues(3))
     )
+
+
+def test_strategies_and_settings_are_compared_by_value() -> None:
+    """Equal settings of two consumers would differ, so a test or a cache of them would fail."""
+    values: list[Callable[[], AllocationStrategy]] = [
+        AllocateAveragely,
+        AllocateByCircle,
+        lambda: AllocateByConfig(queues(1)),
+        lambda: AllocateByConfig([]),
+        lambda: AllocateByMachineRoom(["room1"]),
+        lambda: AllocateByMachineRoom(["room2"]),
+        AllocateByConsistentHash,
+        lambda: AllocateByConsistentHash(20),
+        lambda: AllocateNearby(AllocateAveragely(), str, str),
+        lambda: AllocateNearby(AllocateByCircle(), str, str),
+    ]
+    for config in (PushConfig, LitePullConfig):
+        made = [[config(allocation=make()) for make in values] for _ in range(2)]
+        assert made[0] == made[1]
+        assert len({*made[0], *made[1]}) == len(values)
+        assert config() == config() == copy.deepcopy(config())
+        assert config() in made[0]
+        assert "AllocateAveragely()" in repr(config())
