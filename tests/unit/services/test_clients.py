@@ -69,8 +69,13 @@ def test_the_memory_of_a_client_is_that_of_its_last_heartbeat() -> None:
     assert reserved("T") == small
     registry.unregister("one", producer_group="producers", consumer_group="")
     assert 0 < counted < small
+    registry.unregister("one", producer_group="", consumer_group="consumers")
+    assert counted == 0
+    assert registry._memberships == {}  # a reference to the channel would keep its buffers
+    assert reserved("T") == small
     registry.drop_channel("one")
     assert counted == 0
+    assert registry._memberships == {}
 
 
 def test_unregistration_may_be_repeated() -> None:

@@ -21,6 +21,15 @@ from tests.waiting import until
 HOUR_MS = 3_600_000
 
 
+async def put(service: DelayService) -> None:
+    """Store a delayed message."""
+    message = MessageInner("Real", 0, b"late", born_timestamp=7)
+    to_delayed_message(message, {"DELAY": "0"}, 1, service.levels.level_max)
+    service.store.put_message(message)
+    service.driver.schedule_dispatch(0)
+    await until(lambda: service.store.dispatch_behind_bytes == 0)
+
+
 @asynccontextmanager
 async def delivering(root: Path, disk: FaultyDisk) -> AsyncIterator[DelayService]:
     """A service with one message that is due, which saves only on request. No periodic flush runs."""
@@ -37,11 +46,7 @@ async def delivering(root: Path, disk: FaultyDisk) -> AsyncIterator[DelayService
         interval_ms=HOUR_MS,
     )
     service.load()
-    message = MessageInner("Real", 0, b"late", born_timestamp=7)
-    to_delayed_message(message, {"DELAY": "0"}, 1, service.levels.level_max)
-    store.put_message(message)
-    driver.schedule_dispatch(0)
-    await until(lambda: store.dispatch_behind_bytes == 0)
+    await put(service)
     service.clock = lambda: store.clock() + HOUR_MS
     try:
         yield service
@@ -90,3 +95,26 @@ async def test_offsets_are_saved_after_the_messages_are_durable(tmp_path: Path) 
         saved = DelayOffsetSerializeWrapper.decode(service.path.read_bytes())
         assert saved.offset_table == {}
         assert service.offsets() == {1: 1}
+
+
+async def test_a_clean_stop_saves_the_offsets(tmp_path: Path) -> None:
+    """Each restart would deliver the messages of the last seconds again."""
+    async with delivering(tmp_path, FaultyDisk()) as service:
+        service.create()
+        service.start()
+        await until(lambda: bodies(service.store, "Real") == [b"late"])
+        saving = service._saving
+        assert saving is not None
+        await service.close()
+        assert saving.task.done()  # else it would use the store after that is closed
+        saved = DelayOffsetSerializeWrapper.decode(service.path.read_bytes())
+        assert saved.offset_table == {1: 1}
+        await put(service)
+        service.start()
+        await until(lambda: bodies(service.store, "Real") == [b"late"] * 2)
+        service.message_appended(1)
+        timer = service._timer
+        assert timer is not None
+        await service.close(saves=False)  # a former master must not overwrite the offsets of the new one
+        assert DelayOffsetSerializeWrapper.decode(service.path.read_bytes()).offset_table == {1: 1}
+        assert timer.cancelled()
