@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 
+from rocketpy.errors import InvariantError
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import PeriodicCall, Tasks
 from rocketpy.transport import (
@@ -226,7 +227,15 @@ class _SlaveConnection(StreamProtocol):
         if self._session is None or self._transport is None or self._abort_timer is not None:
             return
         is_acked = False
-        effects = self._session.step(event, _now_ms())
+        try:
+            effects = self._session.step(event, _now_ms())
+        except InvariantError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a bug; other slaves must get messages and heartbeats
+            text = "HA connection from %s is closed because of an internal error"
+            self._server.limited_log.exception(self._host, text, self._address, error=error)
+            self.abort()
+            return
         if self._session.is_copying and not self._server.session_joined(self, self._session, self._address):
             self.close(f"{_SLAVES_MAX} slaves have joined, which is the limit", is_fault=True)
             return

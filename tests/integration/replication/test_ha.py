@@ -43,6 +43,7 @@ from rocketpy.transport import Address, ChannelOptions, StreamProtocol, connect,
 from rocketpy.transport.tcp import TcpTransport
 from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.replication.ha.client import HaClientState
+from rocketpy_broker.replication.ha.master import MasterSession
 from rocketpy_broker.store import MessageStore
 from tests.integration.ha_pair import Pair, caught_up, log_bytes, pair
 from tests.integration.raw_client import RawClient
@@ -87,6 +88,36 @@ async def test_a_slave_finds_its_master_and_copies_everything(brokers: Pair) -> 
     states = master.replication.connected.states(master.store.max_physical_offset)
     await until(lambda: master.replication.connected.acked == master.store.max_physical_offset)
     assert [state.broker_id for state in states] == [1]
+
+
+async def test_a_bug_in_the_session_of_a_slave_ends_only_its_connection(
+    brokers: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next send would stop the master, or other slaves would get nothing."""
+    master = await brokers.master()
+    other, strange = await brokers.slave(), await brokers.slave("strange", 2)
+    await send(brokers, 20)
+    await caught_up(master, other)
+    await caught_up(master, strange)
+    step, failures = MasterSession.step, 0
+
+    def fail(session: MasterSession, event: Any, now_ms: float) -> Any:
+        nonlocal failures
+        if session.slave is not None and session.slave.broker_id == 2:
+            failures += 1
+            raise ValueError("a bug")
+        return step(session, event, now_ms)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MasterSession, "step", fail)
+        await until(lambda: failures)
+        await send(brokers, 20)
+        await caught_up(master, other)
+        await until(lambda: failures > 2)  # it connects again and again
+        assert master.health().failure is None
+        assert master.health().stalled == ()
+    await caught_up(master, strange)
+    assert "ValueError: a bug" in caplog.text
 
 
 class Carrier(TcpTransport):
