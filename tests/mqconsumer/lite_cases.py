@@ -139,7 +139,7 @@ async def test_lite_commit(place: Place) -> None:
     """An application that commits with its own transaction would find other offsets stored."""
     bodies = numbered("commit", 3)
     topic = await filled(place, "commit", *bodies, queues=1)
-    consumer = polling(place, auto_commit=False, persist_interval_ms=20)
+    consumer = polling(place, auto_commit=False, persist_interval_ms=10)  # the minimum
     consumer.subscribe(topic)
     async with consumer:
         await polled(consumer, *bodies)
