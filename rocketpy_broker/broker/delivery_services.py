@@ -128,12 +128,11 @@ class DeliveryServices:
         if self._checker is not None:
             self._checker.start()
 
-    def reload(self) -> None:
-        """Load the progress again, because another broker was the master. `run` follows.
+    def reload_transactions(self) -> None:
+        """Load the progress of transactions again, because another broker was the master. `run` follows.
 
         Raises StoreError, StoreDamaged.
         """
-        self.delay.load()
         if self._transactions is not None:
             self._transactions.load()
 

@@ -295,6 +295,9 @@ class DLedgerReplication:
             log.info("%s is a slave, %d, in term %d", self.config.name, self.broker_id, state.term)
             await self.role_changes.change_to_slave()
         if state.role is Role.LEADER and await self._is_caught_up(state.term):
+            await self.role_changes.load_delays()
+            if not self._is_leading(state.term):
+                return
             self.store.become_leader(self.peer)
             self.role_changes.prepare_master()
             self._master_term, self.broker_id = state.term, MASTER_ID

@@ -44,12 +44,16 @@ class RoleChangeHandler:
         self._slave_id = config.dledger.slave_id
         self._timers: list[asyncio.TimerHandle] = []
 
+    async def load_delays(self) -> None:
+        """Load the progress of delayed messages; `prepare_master` follows. Raises RocketError."""
+        await self.deferred.delay.load_as_leader()
+
     def prepare_master(self) -> None:
         """Load the state that a master needs. The broker accepts messages afterwards. Raises RocketError."""
         self._topics.limit_deletions(self._store.max_physical_offset)
         self._add_missing_topics()
         self.expired_offsets.restore()
-        self.deferred.reload()
+        self.deferred.reload_transactions()
 
     async def change_to_master(self) -> None:
         """Start the work of a master."""

@@ -8,7 +8,7 @@ due. No I/O or clock: the store and `now_ms` are arguments. Source: ScheduleMess
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -116,8 +116,8 @@ class DelayQueues:
             for level, offset in self.offsets().items()
         }
 
-    def skip_delivered(self) -> dict[int, tuple[int, int]]:
-        """Advance each level beyond the messages whose copies are in the log.
+    def skip_delivered(self) -> Generator[None, None, dict[int, tuple[int, int]]]:
+        """Advance each level beyond the messages whose copies are in the log. Yields after each message.
 
         Returns level -> (number of skipped messages, number of waiting ones), of levels with messages.
         """
@@ -128,6 +128,7 @@ class DelayQueues:
                 if not self._is_delivered(*units[0][:2]):
                     break
                 level.offset += 1
+                yield
             if end > first:
                 found[level.queue_id + 1] = level.offset - first, end - level.offset
         return found

@@ -22,6 +22,7 @@ from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.busy import StoreBusy
 from rocketpy_broker.store.files.disk import Clock, Disk, OsDisk, system_clock
 from rocketpy_broker.store.files.state_file import load_state, save_state, save_state_in_thread
+from rocketpy_broker.store.upkeep.cleaner import finish
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 log = logging.getLogger("rocketpy.broker.delay")
@@ -83,7 +84,7 @@ class DelayService:
 
         Call it after `load` if `is_older`. Messages whose copies are not found are delivered again.
         """
-        for level, (skipped, waiting) in self._queues.skip_delivered().items():
+        for level, (skipped, waiting) in finish(self._queues.skip_delivered()).items():
             log.warning(
                 "%s is an older copy: delay level %d: skipped %d delivered messages, %d of the others are "
                 "delivered, some perhaps again",
@@ -91,6 +92,19 @@ class DelayService:
             )  # fmt: skip
         self._saved = self._queues.offsets()
         self.create()
+
+    async def load_as_leader(self) -> None:
+        """Load the offsets, and skip the messages that the former leader of a DLedger group has delivered.
+
+        This broker copied the offsets up to some seconds ago. All entries of the log must be committed and
+        dispatched. Raises StoreError, StoreDamaged.
+        """
+        self.load()
+        found = await self.driver.in_slices(self._queues.skip_delivered())
+        skipped = sum(count for count, _ in found.values())
+        if skipped:
+            log.info("%d delayed messages were delivered since the delay offsets were copied", skipped)
+        self._saved = self._queues.offsets()
 
     def start(self) -> None:
         """Start delivering due messages."""

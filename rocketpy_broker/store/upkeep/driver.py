@@ -304,7 +304,7 @@ class StoreDriver:
             logger.warning("messages are accepted: the disk has space again")
         use = await self._in_thread(self._file_thread, self.cleaner.measure)
         # The store has no reference to these files, so those that are not deleted now must be kept here.
-        chosen = await self._in_slices(self.cleaner.choose(use, self.store.clock()))
+        chosen = await self.in_slices(self.cleaner.choose(use, self.store.clock()))
         steps, self._undeleted = self._undeleted + chosen, []
         left, failure = deque(steps), None
         try:
@@ -320,7 +320,7 @@ class StoreDriver:
             raise failure
         return len(steps)
 
-    async def _in_slices(self, work: Generator[None, None, T]) -> T:
+    async def in_slices(self, work: Generator[None, None, T]) -> T:
         """Do work in the event loop. After `_PLANNING_S`, others have a turn."""
         clock = asyncio.get_running_loop().time
         end = clock() + _PLANNING_S

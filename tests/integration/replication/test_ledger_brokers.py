@@ -55,6 +55,13 @@ def bodies_of(broker: Broker, topic: str = "T") -> set[bytes]:
     return found
 
 
+def count_of(broker: Broker, topic: str = "T") -> int:
+    """The number of messages in a broker's queues of a topic."""
+    store = broker.store
+    keys = [key for key in list(store.queues.queues) if key[0] == topic]
+    return sum(store.max_offset_in_queue(*key) for key in keys)
+
+
 async def send(producer: Producer, *bodies: bytes) -> None:
     results = await asyncio.gather(*(producer.send(Message("T", body)) for body in bodies))
     assert {result.status for result in results} == {SendStatus.SEND_OK}
@@ -297,6 +304,25 @@ async def test_batches_delays_and_transactions(tmp_path: Path) -> None:
             jump_ahead(second)
             wanted = {message.body for message in (*batch, *delayed)}
             await until(lambda: bodies_of(second) == wanted)
+
+
+async def test_the_next_leader_repeats_no_delayed_message(tmp_path: Path) -> None:
+    """Messages that a leader delivered since its followers copied the offsets would be delivered again."""
+    settings = {"messageDelayLevel": "1s 1h", "flushDelayOffsetInterval": "50"}
+    async with ledger_group(tmp_path, settings=settings) as group, group.producer() as producer:
+        first = await group.master()
+        wanted = [Message("T", b"delayed %d" % number, delay_level=2) for number in range(20)]
+        await asyncio.gather(*(producer.send(message) for message in wanted))
+        jump_ahead(first)
+        await until(lambda: first.deferred.delay.waiting() == {2: 0})
+        await producer.send(Message("T", b"later", delay_level=2))
+        await until(lambda: first.deferred.delay.waiting() == {2: 0})
+        await group.stop(group.name_of(first))
+        second = await group.master()
+        jump_ahead(second)
+        await producer.send(Message("T", b"last", delay_level=2))
+        await until(lambda: b"last" in bodies_of(second))
+        assert count_of(second) == len(wanted) + 2
 
 
 async def test_a_stopping_leader_reports_no_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from rocketpy_broker.services.delay.queues import DelayQueues
 from rocketpy_broker.services.delay.topic_rewrite import real_queue, to_delayed_message
 from rocketpy_broker.store import MessageInner, MessageStore, RetentionConfig
 from rocketpy_broker.store.config import IndexConfig
-from rocketpy_broker.store.upkeep.cleaner import Cleaner
+from rocketpy_broker.store.upkeep.cleaner import Cleaner, finish
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import bodies, kill, put, small_config
 
@@ -248,4 +248,4 @@ def test_an_older_copy_of_the_offsets_without_a_key_index(tmp_path: Path, enable
         store.dispatch()
         again = DelayQueues(store, LEVELS)
         again.load({})
-        assert again.skip_delivered() == {1: (1, 0) if enabled else (0, 1)}
+        assert finish(again.skip_delivered()) == {1: (1, 0) if enabled else (0, 1)}
