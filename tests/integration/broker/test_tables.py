@@ -125,8 +125,9 @@ async def test_a_heartbeat_with_too_many_new_groups_is_rejected(broker: Broker, 
     assert response.remark is not None
     assert "maxNewGroupsPerHeartbeat" in response.remark
     assert "3000" in response.remark
+    assert (await client.call(RequestCode.HEART_BEAT, body=heartbeat(257))).code == ResponseCode.SYSTEM_ERROR
     assert not any("group-" in name for name in (*broker.topics.names, *broker.consumers.groups.names))
-    assert (await client.call(RequestCode.HEART_BEAT, body=heartbeat(5))).code == 0
+    assert (await client.call(RequestCode.HEART_BEAT, body=heartbeat(256))).code == 0
 
 
 async def test_a_heartbeat_with_too_many_new_groups_is_not_read_further(client: RawClient) -> None:
