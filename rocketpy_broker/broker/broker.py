@@ -34,7 +34,7 @@ from rocketpy_broker.handlers.base import handler_table
 from rocketpy_broker.handlers.send.response import SendResponses
 from rocketpy_broker.handlers.send.response_waiters import FlushWaiters
 from rocketpy_broker.metrics.collecting import BrokerState, MetricSources
-from rocketpy_broker.metrics.health import Check, probe_server, upkeep_check
+from rocketpy_broker.metrics.health import Check, failing_calls, probe_server, upkeep_check
 from rocketpy_broker.metrics.reporting import MetricsReporter
 from rocketpy_broker.metrics.tracing import SendTracing, TracedResponses
 from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
@@ -206,7 +206,7 @@ class Broker:
             stalled=(
                 *self._local_stalls(),
                 *(replication if self._replication.is_slave else ()),
-                *filter(None, [self._upkeep_check().problem]),
+                *self._failing_calls(),
             ),
             tls_problem=self._tls_problem(),
             replication_problem=self._replication.problem(),
@@ -215,8 +215,8 @@ class Broker:
     def _local_stalls(self) -> list[str]:
         return [*self._driver.health().stalled, *self.consumers.offsets.jobs.problems()]
 
-    def _upkeep_check(self) -> Check:
-        return upkeep_check(self.tasks, self._driver.tasks, *(server.tasks for server in self._servers))
+    def _failing_calls(self) -> list[str]:
+        return failing_calls(self.tasks, self._driver.tasks, *(server.tasks for server in self._servers))
 
     def _tls_problem(self) -> str:
         used = (self.config.listen.options.ssl, self.config.registration.ssl)
@@ -238,7 +238,7 @@ class Broker:
             Check("store", health.failure),
             Check("disk", hangs or "; ".join(self._local_stalls()) or None),
             Check("registration", unregistered),
-            self._upkeep_check(),
+            upkeep_check(self._failing_calls()),
         ]
         if (slave_state := self._replication.slave_state()) is not None:
             refused = slave_state is HaClientState.REFUSED
@@ -430,6 +430,7 @@ class Broker:
         health = self.health()
         return BrokerState(
             health.is_serving,
+            len(health.stalled),
             health.connections,
             self._servers[0].memory,
             len(health.registered_at),

@@ -137,6 +137,9 @@ PERMISSION: Final = _gauge("broker_permission", "1", "brokerPermission: 4 read, 
 SERVING: Final = _gauge(
     "broker_serving", "1", "1 while the broker handles requests without a failure or full disk, else 0"
 )
+STALLED: Final = _gauge(
+    "broker_stalled_jobs", "{job}", "Flushes, saves, deletions, copies and periodic calls that do not succeed"
+)
 NAME_SERVERS: Final = _gauge("broker_name_servers", "{server}", "Name servers that know the broker")
 BOOTED: Final = _gauge("broker_start_time_seconds", "s", "Start time of the broker, since 1970")
 

@@ -51,6 +51,8 @@ class BrokerState(NamedTuple):
     """State of a broker."""
 
     is_serving: bool
+    stalled: int
+    """Number of jobs that do not succeed, see `BrokerHealth.stalled`."""
     connections: int
     memory: MemoryBudget
     name_servers: int
@@ -133,6 +135,7 @@ def _collect(sources: MetricSources) -> Iterator[tuple[Metric, Values] | None]:
     yield from _dledger(state.peer)
     yield catalog.PERMISSION, _single_value(sources.config.permission)
     yield catalog.SERVING, _single_value(state.is_serving)
+    yield catalog.STALLED, _single_value(state.stalled)
     yield catalog.NAME_SERVERS, _single_value(state.name_servers)
     yield catalog.BOOTED, _single_value(state.booted_ms / 1000)
 

@@ -39,10 +39,14 @@ def task_check(tasks: Tasks) -> Check:
     return Check("tasks", None if tasks.failure is None else str(tasks.failure))
 
 
-def upkeep_check(*components: Tasks) -> Check:
-    """Return the check for periodic calls that failed last time, for example because of a bug."""
-    texts = [text for tasks in components for text in tasks.failing.values()]
-    return Check("upkeep", "; ".join(texts) or None)
+def failing_calls(*components: Tasks) -> list[str]:
+    """Return a text for each periodic call that failed last time, for example because of a bug."""
+    return [text for tasks in components for text in tasks.failing.values()]
+
+
+def upkeep_check(failing: Sequence[str]) -> Check:
+    """Return the check for `failing_calls`."""
+    return Check("upkeep", "; ".join(failing) or None)
 
 
 def _page(checks: Sequence[Check]) -> Page:

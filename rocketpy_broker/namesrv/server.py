@@ -54,7 +54,7 @@ from rocketpy_broker.broker.open_files import fit_namesrv_open_files_limit
 from rocketpy_broker.config.live import namesrv_live_config
 from rocketpy_broker.config.model import NamesrvConfig
 from rocketpy_broker.handlers.base import FAQ, Rejected, error_response, respond_later, update_settings
-from rocketpy_broker.metrics.health import Check, probe_server, task_check, upkeep_check
+from rocketpy_broker.metrics.health import Check, failing_calls, probe_server, task_check, upkeep_check
 from rocketpy_broker.namesrv.kv_config import KvChange, KvConfig
 from rocketpy_broker.namesrv.registration_checks import check_registration
 from rocketpy_broker.namesrv.route_table import BrokerIdentity, RouteTable
@@ -169,7 +169,11 @@ class NameServer:
     def readiness(self) -> list[Check]:
         """Return the checks of /readyz."""
         parts = [] if self._server is None else [self._server.tasks]
-        return [Check("serving", self.phase), task_check(self.tasks), upkeep_check(self.tasks, *parts)]
+        return [
+            Check("serving", self.phase),
+            task_check(self.tasks),
+            upkeep_check(failing_calls(self.tasks, *parts)),
+        ]
 
     @property
     def tls_problem(self) -> str:

@@ -152,6 +152,7 @@ async def test_every_metric_is_on_the_endpoint(tmp_path: Path) -> None:
     assert value("producer_connections", producer_group="steady") == 1
     assert value("messages_sent_back_total", topic="T", consumer_group="readers") == 1
     assert value("broker_serving") == 1
+    assert value("broker_stalled_jobs") == 0
     assert value("broker_name_servers") == 1
     assert value("broker_permission") == 6
     assert value("put_within_milliseconds_total", le="+Inf") == 8

@@ -19,6 +19,7 @@ from rocketpy_broker.broker import consumer_services
 from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.config.file import load_broker_config, load_namesrv_config
 from rocketpy_broker.metrics import http_server
+from rocketpy_broker.metrics.catalog import STALLED
 from rocketpy_broker.metrics.http_server import HttpServer
 from rocketpy_broker.namesrv import NameServer
 from rocketpy_broker.namesrv.route_table import RouteTable
@@ -154,6 +155,9 @@ async def test_a_bug_in_upkeep_stops_no_server_and_is_shown(
         assert await livez(broker.http) == 200
         [stalled] = broker.health().stalled
         assert "ValueError: planted" in stalled
+        assert broker.metrics is not None
+        measured = {metric.name: values for metric, values in broker.metrics.collect_from_any_thread()}
+        assert [count for _, count in measured[STALLED.name]] == [1]
         async with Producer("g", str(names.address)) as producer:
             await producer.send(Message("T", b"served"))
         planted.is_fixed = True
