@@ -17,7 +17,7 @@ from rocketpy.client.instance import ClientInstance
 from rocketpy.client.message_index import FOREVER_MS
 from rocketpy.client.topic_configs import TopicConfigs
 from rocketpy.config import check_number
-from rocketpy.consumer.handling.send_back import retry_topic
+from rocketpy.consumer.fetch.subscription import retry_topic
 from rocketpy.errors import MessageInvalid, RouteNotFound
 from rocketpy.message.message import MessageExt, check_group, check_received
 from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, PERM_READ, MessageQueue

@@ -29,8 +29,8 @@ from rocketpy.admin.topics import Topics
 from rocketpy.client.broker_api import create_missing
 from rocketpy.client.group_conflicts import Conflict, MemberSettings, find_conflicts, settings_of, texts_of
 from rocketpy.client.topic_configs import TopicConfigs
+from rocketpy.consumer.fetch.subscription import retry_topic
 from rocketpy.consumer.group.conflict_check import members_of, running_data
-from rocketpy.consumer.handling.send_back import retry_topic
 from rocketpy.errors import BrokerError, ConfigInvalid, RocketError, UsageError
 from rocketpy.message.message import check_group
 from rocketpy.protocol import fastjson

@@ -28,7 +28,7 @@ from rocketpy.client.message_index import (
 )
 from rocketpy.client.routing.routes import member_to_read, publish_route, subscribe_queues, usable_queues
 from rocketpy.consumer.fetch.consumer_api import ConsumerApi
-from rocketpy.consumer.handling.send_back import retry_topic
+from rocketpy.consumer.fetch.subscription import retry_topic
 from rocketpy.errors import BrokerError, RouteNotFound, UsageError
 from rocketpy.message.message import TRACE_TOPIC, MessageExt, check_group, check_received, check_topic
 from rocketpy.protocol.bodies import (

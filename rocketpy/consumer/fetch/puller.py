@@ -33,7 +33,7 @@ from rocketpy.consumer.fetch.consumer_api import (
     to_pull_response,
 )
 from rocketpy.consumer.fetch.process_queue import Limits, ProcessQueue
-from rocketpy.consumer.fetch.subscription import wanted_messages
+from rocketpy.consumer.fetch.subscription import restore_topics, wanted_messages
 from rocketpy.errors import (
     BrokerError,
     ConnectionLost,
@@ -89,10 +89,8 @@ class PullContext:
     """Returns the subscription of a topic; None if there is none."""
     limits: Callable[[], Limits]
     """Returns the limits of a queue."""
-    restore_topics: Callable[[list[MessageExt]], list[MessageExt]]
-    """Gives messages their original topics."""
     deliver: Callable[[Puller, list[MessageExt], int], None]
-    """Receives these messages, and how many of them cannot be decoded."""
+    """Receives the messages of a pull, and how many of them cannot be decoded."""
     on_offset_illegal: Callable[[Puller, int], None]
     """Called when an offset is outside of its queue, with the offset to continue at."""
     commits: bool
@@ -267,7 +265,8 @@ class Puller:
             )
             if found.next_offset != response.header.next_begin_offset:
                 self._cancel_prefetch()  # it would skip messages that were not decoded
-            messages = context.restore_topics(wanted_messages(found.messages, subscription.tags_set))
+            wanted = wanted_messages(found.messages, subscription.tags_set)
+            messages = restore_topics(wanted, context.api.group, context.client.config.namespace)
             ended = context.client.now_ms()
             context.record_pull(process_queue.queue.topic, len(messages), ended - now)
             self.progress.succeeded(ended)

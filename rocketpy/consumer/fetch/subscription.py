@@ -1,4 +1,4 @@
-"""Subscriptions: filter expressions of topics.
+"""Subscriptions: filter expressions of topics, and the topics of redelivered messages.
 
 Source: RocketMQ 4.6 FilterAPI, MessageSelector, SubscriptionData.
 """
@@ -9,11 +9,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
+from rocketpy.client.namespace import unwrap
 from rocketpy.config import check_text
 from rocketpy.errors import ConfigInvalid
 from rocketpy.message.message import MessageExt
-from rocketpy.protocol.bodies import SubscriptionData
+from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, SubscriptionData
 from rocketpy.protocol.java import tags_code, trim
+from rocketpy.protocol.message.properties import PROPERTY_RETRY_TOPIC
 
 ALL: Final = "*"
 
@@ -78,3 +80,25 @@ def wanted_messages(messages: list[MessageExt], tags: Collection[str]) -> list[M
         for message in messages
         if (tag := message.tags) in tags or (tag is None and message.decode_error is not None)
     ]
+
+
+def retry_topic(group: str) -> str:
+    """Return the topic of a group's redelivered messages. group: with its namespace."""
+    return RETRY_TOPIC_PREFIX + group
+
+
+def restore_topics(messages: list[MessageExt], group: str, namespace: str) -> list[MessageExt]:
+    """Return messages of one topic under their original topics, without the namespace."""
+    if messages and messages[0].topic == retry_topic(group):
+        return [restore_topic(message, group, namespace) for message in messages]
+    if not namespace:
+        return messages
+    return [message.with_topic(unwrap(namespace, message.topic)) for message in messages]
+
+
+def restore_topic(message: MessageExt, group: str, namespace: str) -> MessageExt:
+    """Return a message under its original topic, also if it was redelivered to the group."""
+    topic = message.topic
+    if topic == retry_topic(group):
+        topic = message.properties.get(PROPERTY_RETRY_TOPIC, topic)
+    return message.with_topic(unwrap(namespace, topic))

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from rocketpy.client.broker_api import checked_offset
 from rocketpy.client.instance import ClientInstance
+from rocketpy.consumer.fetch.subscription import restore_topic
 from rocketpy.consumer.group.member import GroupMember
 from rocketpy.consumer.outcomes import HandlingResult
 from rocketpy.errors import InvariantError
@@ -138,7 +139,8 @@ class ClientRemotingProcessor:
         if message.decode_error is not None:
             remark = f"the message cannot be decoded: {message.decode_error}"
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
-        self._respond_later(member, channel, request, self._consumed(group, member.restore_topic(message)))
+        message = restore_topic(message, member.group, member.namespace)
+        self._respond_later(member, channel, request, self._consumed(group, message))
         return None
 
     def _respond_later(

@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rocketpy.client.instance import ClientInstance
-from rocketpy.client.namespace import unwrap, wrap
+from rocketpy.client.namespace import wrap
 from rocketpy.client.routing.routes import subscribe_queues
 from rocketpy.consumer.config import MemberConfig, MessageModel
 from rocketpy.consumer.fetch.consumer_api import ConsumerApi, is_rejection
 from rocketpy.consumer.fetch.process_queue import Limits, ProcessQueue, limits_of
 from rocketpy.consumer.fetch.puller import OffsetMoveBackoff, PullContext, Puller
-from rocketpy.consumer.fetch.subscription import ALL, Expression, subscription_data
+from rocketpy.consumer.fetch.subscription import ALL, Expression, retry_topic, subscription_data
 from rocketpy.consumer.group.conflict_check import ConflictCheck
 from rocketpy.consumer.group.offset_stores import OffsetStore, offset_store
 from rocketpy.consumer.group.progress_watch import ProgressWatch
@@ -31,13 +31,11 @@ from rocketpy.consumer.group.rebalance import AwayQueues, Handover, MemberLists,
 from rocketpy.consumer.group.release import Releases
 from rocketpy.consumer.group.start_offsets import StartOffsets
 from rocketpy.consumer.handling.concurrent import ConsumeService
-from rocketpy.consumer.handling.send_back import retry_topic
 from rocketpy.consumer.stats import SAMPLE_MS, ConsumerStats
 from rocketpy.errors import BrokerError, InvariantError, RocketError
 from rocketpy.message.decode import log_undecodable
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import ConsumerData, MessageQueue, SubscriptionData
-from rocketpy.protocol.message import properties as names
 from rocketpy.results import QueueState
 from rocketpy.runtime.rate_limited_log import RateLimitedLog, abbreviate
 from rocketpy.runtime.tasks import PeriodicCall, Tasks, subtask
@@ -124,7 +122,6 @@ class GroupMember:
             config=config,
             subscription=self._subscription,
             limits=self._limits,
-            restore_topics=self._restore_topics,
             deliver=self._deliver,
             on_offset_illegal=self._on_offset_illegal,
             commits=commits_by_pull and stores_offsets and not self.broadcasting,
@@ -551,21 +548,6 @@ class GroupMember:
 
     def _limits(self) -> Limits:
         return limits_of(self.config, len(self.pullers), self._span_max)
-
-    def _restore_topics(self, messages: list[MessageExt]) -> list[MessageExt]:
-        """Return messages under their original topics, without the namespace."""
-        if messages and messages[0].topic == self._retry_topic:
-            return [self.restore_topic(message) for message in messages]
-        if not self.namespace:
-            return messages
-        return [message.with_topic(unwrap(self.namespace, message.topic)) for message in messages]
-
-    def restore_topic(self, message: MessageExt) -> MessageExt:
-        """Return a message under its original topic, also if it was redelivered."""
-        topic = message.topic
-        if topic == self._retry_topic:
-            topic = message.properties.get(names.PROPERTY_RETRY_TOPIC, topic)
-        return message.with_topic(unwrap(self.namespace, topic))
 
     def _deliver(self, puller: Puller, messages: list[MessageExt], failed: int) -> None:
         if failed:

@@ -18,11 +18,12 @@ from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import unwrap, wrap
 from rocketpy.client.routing.routes import usable_queues
 from rocketpy.consumer.fetch.consumer_api import is_rejection
+from rocketpy.consumer.fetch.subscription import retry_topic
 from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy.hooks import SettleEvent, SettleListener
 from rocketpy.message.message import DEFAULT_TOPIC, MessageExt
 from rocketpy.producer.send.response import STATUSES, LessDurable
-from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, MessageQueue
+from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
 from rocketpy.protocol.message import properties as names
@@ -38,11 +39,6 @@ _TIMEOUT_MS: Final = 5000
 """RocketMQ: 5000, fixed."""
 _FIRST_RETRY_LEVEL: Final = 3
 _INT_MAX: Final = 2**31 - 1
-
-
-def retry_topic(group: str) -> str:
-    """Return the topic of a group's redelivered messages. group: with its namespace."""
-    return RETRY_TOPIC_PREFIX + group
 
 
 class SendBack:
