@@ -125,7 +125,7 @@ from rocketpy.transport import TlsFiles
 """
     },
     "tracing": {
-        1: PRODUCER
+        2: PRODUCER
         + f"""
 await producer.send(Message("Orders", b"x"))
 consumer = await stack.enter_async_context(PullConsumer("billing", "{NAMESRV}"))
@@ -135,7 +135,7 @@ result = next(result for result in results if result.messages)
 async def bill(message):
     assert message.body == b"x"
 """,
-        2: 'message = Message("Orders", b"x")',
+        3: 'message = Message("Orders", b"x")',
     },
 }
 SPARK = "needs a Spark session; tests/spark runs the same calls"
