@@ -38,7 +38,7 @@ HEADER_BYTES = HEADER.size
 SLOT_BYTES = 4
 ENTRY = struct.Struct(">iqii")
 ENTRY_BYTES = ENTRY.size
-_ENTRY_HASH = struct.Struct(">i16x")
+_ENTRY_HASH_AND_OFFSET = struct.Struct(">iq8x")
 _SECONDS_MAX = 0x7FFFFFFF
 _CHUNK_SLOTS = 1 << 18
 _BLOCK_ENTRIES = 50
@@ -134,7 +134,8 @@ class IndexFile:
         """Continue a loaded file that was not full, and rebuild its slots from its entries.
 
         header: the values of the header, in the order of the file. The last one is the number of the next
-        entry; all entries before it are flushed.
+        entry; all entries before it are flushed. Raises StoreDamaged if they are not those of the header:
+        after a crash, a file system may show zeros in place of a file's content.
         """
         (
             self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset, self.inserts,
@@ -143,11 +144,17 @@ class IndexFile:
         self._pending_from = self.next_entry
         slots = self._slots = memoryview(bytearray(self._slot_count * SLOT_BYTES)).cast("i")
         slot_count = self._slot_count
+        newest = self.begin_offset  # entries have the order of the log
         for first in range(1, self.next_entry, _CHUNK_SLOTS):
             count = min(_CHUNK_SLOTS, self.next_entry - first)
             data = self._read(self._entries_at + first * ENTRY_BYTES, count * ENTRY_BYTES)
-            for number, (key_hash,) in enumerate(_ENTRY_HASH.iter_unpack(data), first):
+            for number, (key_hash, offset) in enumerate(_ENTRY_HASH_AND_OFFSET.iter_unpack(data), first):
                 slots[key_hash % slot_count] = number
+                if offset < newest:
+                    raise StoreDamaged(f"{self.path}: entry {number} is damaged; the index is rebuilt")
+                newest = offset
+        if newest != self.end_offset:
+            raise StoreDamaged(f"{self.path}: the last entry is damaged; the index is rebuilt")
         self.is_dirty = True
 
     def sync(self) -> None:

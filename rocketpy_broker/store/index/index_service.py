@@ -96,8 +96,8 @@ class IndexService:
             if len(name) != NAME_LENGTH or not name.isdigit():
                 continue
             file = self._new_file(name)
-            if progress is not None and int(name) == progress.index_name and self._resume(file, progress):
-                self._files.append(file)
+            if progress is not None and int(name) == progress.index_name and not unusable:
+                (self._files if self._resume(file, progress) else unusable).append(file)
             elif not unusable and self._load_file(
                 file, clean=clean or progress is not None, checkpoint_timestamp=checkpoint_timestamp
             ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -12,12 +13,13 @@ import pytest
 
 from rocketpy.errors import StoreDamaged, StoreError
 from rocketpy.protocol.java import string_hash
-from rocketpy_broker.store import IndexConfig
+from rocketpy_broker.store import IndexConfig, MessageStore
 from rocketpy_broker.store.files.disk import OsDisk
-from rocketpy_broker.store.index.index_file import IndexFile
+from rocketpy_broker.store.index.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, IndexFile
 from rocketpy_broker.store.index.index_hash import positive_hash
 from rocketpy_broker.store.index.index_service import IndexService, index_file_name
 from tests.crash.disk import Operation, RecordingDisk
+from tests.unit.store.helpers import put, small_config
 
 FOREVER = 1 << 62
 
@@ -279,3 +281,31 @@ def test_times_that_go_back_hide_nothing(tmp_path: Path, entries: int, is_writte
         assert wanted <= set(found(index, "T", "k", 100, begin, end))
     assert len(found(index, "T", "k", 100, 5_001_000, 5_002_000)) <= 2 + 30 + len(index.files)
     index.close()
+
+
+@pytest.mark.parametrize("part", ["all", "entries", "last entry", "slots and header"])
+def test_a_file_that_a_crash_filled_with_zeros_is_rebuilt(tmp_path: Path, part: str) -> None:
+    """Messages would not be found by their keys, without an error or a warning."""
+    with MessageStore(small_config(tmp_path / "store")) as store:
+        put(store, *range(500))  # two keys and a unique key each: several files
+        store.flush(thorough=True)
+        assert store.index is not None
+        count = store.index.files[-1].next_entry
+        shutil.copytree(tmp_path / "store", tmp_path / "crashed", ignore=shutil.ignore_patterns("lock"))
+    config = small_config(tmp_path / "crashed")
+    last = max(config.index_directory.iterdir())
+    entries_at = HEADER_BYTES + 100 * SLOT_BYTES
+    zeroed = {
+        "all": (0, last.stat().st_size),
+        "entries": (entries_at, last.stat().st_size),
+        "last entry": (entries_at + (count - 1) * ENTRY_BYTES, last.stat().st_size),
+        "slots and header": (0, entries_at),
+    }
+    begin, end = zeroed[part]
+    with last.open("r+b") as file:
+        file.seek(begin)
+        file.write(bytes(end - begin))
+    with MessageStore(config) as store:
+        assert store.index is not None
+        for number in range(500):
+            assert len(list(store.index.find("T", f"k{number}", 0, FOREVER))) == 1, number
