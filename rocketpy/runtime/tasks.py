@@ -35,6 +35,8 @@ Step = Callable[[], Awaitable[object] | None]
 """One step of `close_all`."""
 PeriodicFunction = Callable[[], Awaitable[float | None] | float | None]
 """A function or coroutine function for `Tasks.every`. It may return the pause before its next call, in s."""
+Interval = float | Callable[[], float]
+"""An interval in s, or a function that returns it, for a setting that may change while the component runs."""
 _LOG_INTERVAL_S: Final = 60.0
 """A periodic call that fails again and again is logged once in this time."""
 
@@ -89,15 +91,17 @@ class Tasks:
         return loop.call_at(when_s, self.run, callback, *args, context=contextvars.Context())
 
     def every(
-        self, interval_s: float, function: PeriodicFunction, name: str, *, first_s: float | None = None
+        self, interval_s: Interval, function: PeriodicFunction, name: str, *, first_s: float | None = None
     ) -> PeriodicCall:
         """Call a function again and again, `interval_s` after the end of its last call.
+
+        A changed interval applies after the next call.
 
         An exception does not end the calls: it is logged, at most once a minute, and is a problem of `health`
         until a call succeeds. Only an InvariantError fails the component. first_s: before the first call;
         None for `interval_s`.
         """
-        return PeriodicCall(self, interval_s, function, name, interval_s if first_s is None else first_s)
+        return PeriodicCall(self, interval_s, function, name, first_s)
 
     def problems(self) -> list[str]:
         """Return the failure of the component, and a text for each periodic call that failed last time."""
@@ -185,10 +189,10 @@ class PeriodicCall:
     """Calls a function periodically, see `Tasks.every`. task: runs the calls; it may be cancelled."""
 
     def __init__(
-        self, tasks: Tasks, interval_s: float, function: PeriodicFunction, name: str, first_s: float
+        self, tasks: Tasks, interval_s: Interval, function: PeriodicFunction, name: str, first_s: float | None
     ) -> None:
         self._tasks = tasks
-        self._interval_s = interval_s
+        self._interval = interval_s
         self._function = function
         self._name = f"{name} of {tasks.component}"
         self._log = RateLimitedLog(log, _LOG_INTERVAL_S)
@@ -196,7 +200,11 @@ class PeriodicCall:
         """Number of failed calls since the last one that succeeded."""
         self._wakes = asyncio.Event()
         self._is_stopped = False
-        self.task: Final = tasks.spawn(self._run(first_s), name)
+        self.task: Final = tasks.spawn(self._run(self._interval_s if first_s is None else first_s), name)
+
+    @property
+    def _interval_s(self) -> float:
+        return self._interval() if callable(self._interval) else self._interval
 
     def wake(self) -> None:
         """Call the function in the next iteration of the event loop, or again after a call that runs now."""

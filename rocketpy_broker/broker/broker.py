@@ -285,7 +285,7 @@ class Broker:
         except BaseException:  # nothing may stay open
             await self.close()
             raise
-        self.tasks.every(self.config.offset_interval_ms / 1000, self._save_tables, "save of tables")
+        self.tasks.every(lambda: self.config.offset_interval_ms / 1000, self._save_tables, "save of tables")
 
     async def _restore_tables(self) -> None:
         """Reconcile the files of the config directory with the store, or report them. Raises StoreError."""

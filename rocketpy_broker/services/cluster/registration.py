@@ -160,7 +160,7 @@ class Registrar:
         await asyncio.gather(*(self._register_or_log(server) for server in self._servers))
         for server in self._servers:
             server.registering = self.tasks.every(
-                self.config.registration.period_ms / 1000,
+                lambda: self.config.registration.period_ms / 1000,
                 partial(self._register_or_log, server),
                 f"registration at {server.address}",
                 first_s=0 if server.is_woken and not server.failures else self._pause_s(server),

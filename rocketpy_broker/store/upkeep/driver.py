@@ -142,7 +142,7 @@ class StoreDriver:
         self._periodic = [
             every(log_s, partial(self._flush_periodically, log_s, thorough=False), "flush of the log"),
             every(queue_s, partial(self._flush_periodically, queue_s, thorough=True), "flush of all files"),
-            every(config.retention.interval_ms / 1000, self._clean_periodically, "retention"),
+            every(lambda: config.retention.interval_ms / 1000, self._clean_periodically, "retention"),
             every(monitor_s, partial(self._monitor, self._loop.time, monitor_s), "monitor"),
         ]
         return report

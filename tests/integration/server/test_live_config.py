@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,9 +24,11 @@ from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv
 from rocketpy_broker.config.keys import BROKER_KEYS, STORE_KEYS
 from rocketpy_broker.config.live import broker_live_config
 from rocketpy_broker.store.setting import Change
+from rocketpy_broker.store.upkeep.cleaner import DiskUse
 from tests.integration.raw_client import RawClient
 from tests.mqproducer.place import eventually
 from tests.unit.config.test_defaults import RECORDED
+from tests.waiting import until
 
 SMALL = "mappedFileSizeCommitLog=1048576\nmaxHashSlotNum=1000\nmaxIndexNum=4000\n"
 ALLOWED = "# a comment\nremoteConfigUpdateEnable=true\n"
@@ -91,6 +95,33 @@ async def test_nothing_is_changed_unless_the_file_allows_it(tmp_path: Path, text
             refused = await update(client, "orderMessageEnable=true\n", RequestCode.UPDATE_NAMESRV_CONFIG)
             assert refused[0] == ResponseCode.NO_PERMISSION
         assert (tmp_path / "broker.conf").read_text() == before
+
+
+async def test_a_changed_interval_applies_after_the_next_call(tmp_path: Path) -> None:
+    """Mqadmin reported success, but tables and retention kept the intervals that they had at the start."""
+    fast = "flushConsumerOffsetInterval=20\ncleanResourceInterval=20\n"
+    async with servers(tmp_path, ALLOWED + fast) as (_, broker):
+        calls: Counter[str] = Counter()
+        measure, save = broker._driver.cleaner.measure, broker.consumers.save
+
+        def counted_measure() -> DiskUse:
+            calls["retention"] += 1
+            return measure()
+
+        async def counted_save() -> None:
+            calls["tables"] += 1
+            await save()
+
+        broker._driver.cleaner.measure = counted_measure  # type: ignore[method-assign]
+        broker.consumers.save = counted_save  # type: ignore[method-assign]
+        await until(lambda: min(calls["retention"], calls["tables"]) > 2)
+        async with await RawClient.open(broker.address) as client:
+            slow = "flushConsumerOffsetInterval=3600000\ncleanResourceInterval=3600000\n"
+            assert await update(client, slow) == (0, "")
+        before = calls.copy()
+        broker.tasks.every(0.02, partial(calls.update, ["clock"]), "clock of the test")
+        await until(lambda: calls["clock"] > 10)
+        assert all(calls[name] <= before[name] + 1 for name in before)
 
 
 def test_the_command_line_cannot_allow_it(tmp_path: Path) -> None:

@@ -164,6 +164,24 @@ def test_a_periodic_call_is_repeated_after_a_failure(
     assert caplog.records[0].exc_info is not None
 
 
+def test_a_changed_interval_applies_after_the_next_call() -> None:
+    """A setting that was changed while a server runs would have no effect until its restart."""
+
+    async def scenario() -> None:
+        tasks, start_s = Tasks("the tester"), asyncio.get_running_loop().time()
+        interval_s = 5.0
+        flaky = _Flaky(None, None, ValueError("a bug"), None, None)
+        tasks.every(lambda: interval_s, flaky, "commit")
+        await asyncio.sleep(6)
+        interval_s = 20.0
+        await flaky.until_done()
+        assert [now_s - start_s for now_s in flaky.called_at] == [5, 10, 30, 50, 70]
+        await tasks.close()
+
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        runner.run(scenario())
+
+
 def test_repeated_failures_are_logged_with_their_number(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,29 @@ async def test_changed_topics_reach_all_name_servers(tmp_path: Path) -> None:
             assert [queues(server, "T") for server in (first, second)] == [[count], [count]]
         await registrar.close()
         assert [queues(server, "T") for server in (first, second)] == [[], []]
+
+
+async def test_a_changed_period_applies_after_the_next_registration(tmp_path: Path) -> None:
+    """A changed registerNameServerPeriod would have no effect until the restart of the broker."""
+    one = new_address()
+    registrar, _ = registrar_at(tmp_path, one)
+    config = registrar.config.registration
+    object.__setattr__(config, "period_ms", 3_600_000)
+    async with name_server(one) as server:
+        await registrar.start()
+        object.__setattr__(config, "period_ms", 20)  # as `LiveConfig`
+        registrar.refresh(0)
+        for _ in range(3):
+            live = server.routes.live_broker("10.0.0.1:10911")
+            assert live is not None
+            seen_ms = live.updated_ms
+            await until(partial(_was_updated, server, seen_ms))
+        await registrar.close()
+
+
+def _was_updated(server: NameServer, seen_ms: float) -> bool:
+    live = server.routes.live_broker("10.0.0.1:10911")
+    return live is not None and live.updated_ms > seen_ms
 
 
 async def test_a_name_server_that_starts_later_gets_the_topics(
