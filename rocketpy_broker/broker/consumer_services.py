@@ -83,10 +83,12 @@ class ConsumerServices:
         self.puts = PutCounts(store)
         self.booted_ms = system_clock()
         self._days = DayTotals()
-        self._calls = ClientCallHandler(store, topics, self.clients, self.offsets, broker_name=config.name)
+        self._slices = Slices(tasks, _now_ms)
+        self._calls = ClientCallHandler(
+            store, topics, self.clients, self.offsets, slices=self._slices, broker_name=config.name
+        )
         self._moved: dict[tuple[str, str, int], OffsetMovedEvent] = {}
         self._periodic: list[PeriodicCall] = []
-        self._slices = Slices(tasks, _now_ms)
         self._host = bytes(8)
         expressions = ExpressionPolicy(config.consume, self._slices)
         self._client_handler = ClientHandler(
@@ -122,7 +124,11 @@ class ConsumerServices:
             self._client_handler,
             OffsetHandler(self._store, self.offsets, self.clients, self._topics, self._slices),
             QueryHandler(
-                self._store, self.clients.subscription, may_read=self._may_read, topics=self._topics
+                self._store,
+                self.clients.subscription,
+                slices=self._slices,
+                may_read=self._may_read,
+                topics=self._topics,
             ),
             ConsumeStatsHandler(
                 self._store,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Generator
 from dataclasses import KW_ONLY, dataclass
 from typing import Final, cast
 
@@ -36,6 +37,7 @@ from rocketpy_broker.handlers.base import Rejected, handles
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable, queue_count
+from rocketpy_broker.services.slices import SERVER, Slices
 from rocketpy_broker.store import MessageStore
 
 log = logging.getLogger("rocketpy.broker.calls")
@@ -55,26 +57,30 @@ class ClientCallHandler:
     clients: ClientRegistry
     offsets: ConsumerOffsets
     _: KW_ONLY
+    slices: Slices
     broker_name: str
     """For the message queues in requests and responses."""
 
     # -- offsets ------------------------------------------------------------------------------
 
     @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
-    def reset_offset(self, channel: Channel, request: Command) -> Command:
+    async def reset_offset(self, channel: Channel, request: Command) -> Command:
         """Handle INVOKE_BROKER_TO_RESET_OFFSET: notify all members of a group of their new offsets.
 
         The members commit the new offsets, so at least one must be online. For a single queue, which mqadmin
         of 5.x may name, the broker also commits the offset itself. Differs: 4.6.0 leaves out queues that are
         only read.
         """
+        return await self.slices.run(self._reset_offset(request), SERVER)
+
+    def _reset_offset(self, request: Command) -> Generator[None, None, Command]:
         header = request.header_as(ResetOffsetRequestHeader)
         topic = self.topics.get(header.topic)
         if topic is None:
             text = f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}"
             raise Rejected(ResponseCode.SYSTEM_ERROR, text)
         if header.queue_id is not None and header.queue_id >= 0:
-            return self._reset_one(request, header, header.queue_id, topic)
+            return (yield from self._reset_one(request, header, header.queue_id, topic))
         table: dict[MessageQueue, int] = {}
         for queue_id in range(queue_count(topic)):
             offset = self._offset_to_reset(header, queue_id)
@@ -83,7 +89,9 @@ class ClientCallHandler:
             if offset is None:
                 raise Rejected(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist")
             table[MessageQueue(header.topic, self.broker_name, queue_id)] = offset
-        if not self._send_reset(header, table, for_c=request.language == _FOR_C):
+            if self.slices.is_over():
+                yield
+        if not (yield from self._send_reset(header, table, for_c=request.language == _FOR_C)):
             raise Rejected(
                 ResponseCode.CONSUMER_NOT_ONLINE,
                 f"Consumer not online, so can not reset offset, Group: {header.group} "
@@ -93,7 +101,7 @@ class ClientCallHandler:
 
     def _reset_one(
         self, request: Command, header: ResetOffsetRequestHeader, queue_id: int, topic: TopicConfig
-    ) -> Command:
+    ) -> Generator[None, None, Command]:
         """Reset one queue to an offset or a time. Source: AdminBrokerProcessor of RocketMQ 5.3.3."""
         if queue_id >= queue_count(topic):
             text = f"queueId[{queue_id}] is illegal, topic:[{header.topic}] has {queue_count(topic)} queues"
@@ -108,7 +116,7 @@ class ClientCallHandler:
             raise Rejected(ResponseCode.SYSTEM_ERROR, text)
         self.offsets.commit(header.group, header.topic, queue_id, target)
         table = {MessageQueue(header.topic, self.broker_name, queue_id): target}
-        self._send_reset(header, table, for_c=request.language == _FOR_C)
+        yield from self._send_reset(header, table, for_c=request.language == _FOR_C)
         return request.reply(body=ResetOffsetBody(offset_table=table).encode())
 
     def _offset_to_reset(self, header: ResetOffsetRequestHeader, queue_id: int) -> int | None:
@@ -125,7 +133,7 @@ class ClientCallHandler:
 
     def _send_reset(
         self, header: ResetOffsetRequestHeader, table: dict[MessageQueue, int], *, for_c: bool
-    ) -> bool:
+    ) -> Generator[None, None, bool]:
         """Send the new offsets to all members of the group; return whether the group is online."""
         group = self.clients.consumer_group(header.group)
         if group is None:
@@ -134,12 +142,14 @@ class ClientCallHandler:
         reset = ResetOffsetRequestHeader(
             topic=header.topic, group=header.group, timestamp=header.timestamp, is_force=False
         )
-        for channel in group.members:
+        for channel in list(group.members):
             command = Command.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, reset, body)
             try:
                 cast(Channel, channel).oneway(command)
             except RocketError as error:
                 log.warning("cannot notify a member of group %s of its new offsets: %s", header.group, error)
+            if self.slices.is_over():
+                yield
         return True
 
     # -- other requests -----------------------------------------------------------------------

@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from rocketpy.errors import DiskFull, FlushFailed, StoreDamaged, StoreError
 from rocketpy.protocol.message.batch import BatchColumns
@@ -55,6 +55,8 @@ from rocketpy_broker.store.queue.queue_reader import (
 from rocketpy_broker.store.queue.queue_table import ConsumeQueueTable
 from rocketpy_broker.store.recovery.recovery import Recovery
 from rocketpy_broker.store.stats import StoreStats
+
+T = TypeVar("T")
 
 logger = logging.getLogger("rocketpy_broker.store.message_store")
 
@@ -513,15 +515,26 @@ class MessageStore:
         return self.commit_log.files.read(physical_offset, size)
 
     def query_message(self, topic: str, key: str, max_count: int, begin: int, end: int) -> QueryMessageResult:
+        """Do the work of `find_messages` now."""
+        return finish(self.find_messages(topic, key, max_count, begin, end))
+
+    def find_messages(
+        self, topic: str, key: str, max_count: int, begin: int, end: int
+    ) -> Generator[None, None, QueryMessageResult]:
         """Return the newest records with a key that were stored in [begin, end] (ms); see `find_by_key`.
 
-        At most `max_count` and maxMsgsNumBatch. The result is empty if the index is switched off.
+        It yields after each record. At most `max_count` and maxMsgsNumBatch. The result is empty if the index
+        is switched off.
         """
         if self.index is None:
             return QueryMessageResult([], 0, 0)
         self._catch_up()
         count, log = min(max_count, self.config.index.query_count_max), self.commit_log
-        return find_by_key(self.index, self.look_message, log.store_timestamp, topic, key, count, begin, end)
+        return (
+            yield from find_by_key(
+                self.index, self.look_message, log.store_timestamp, topic, key, count, begin, end
+            )
+        )
 
     def check_in_place(self) -> None:
         """Fail the store if the log file that is written was removed or replaced. Raises StoreError.
@@ -703,6 +716,16 @@ class MessageStore:
             self.commit_log.adopt_preallocated(file)
         elif file is not None:
             file.delete()
+
+
+def finish(work: Generator[None, None, T]) -> T:
+    """Do all of the work now; return its result."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 def _rejected(reason: StoreError) -> StoreError:

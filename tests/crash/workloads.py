@@ -14,7 +14,8 @@ from typing import Any
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy_broker.store.files.state_file import save_state
-from rocketpy_broker.store.upkeep.cleaner import Cleaner, DiskUse, finish
+from rocketpy_broker.store.message_store import finish
+from rocketpy_broker.store.upkeep.cleaner import Cleaner, DiskUse
 from tests import golden_data
 from tests.crash.writer import ROOT, Writer
 

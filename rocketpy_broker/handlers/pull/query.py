@@ -5,7 +5,7 @@ Source: AdminBrokerProcessor, QueryMessageProcessor of RocketMQ 4.6.0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
@@ -31,6 +31,7 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.handlers.base import Rejected, handles
 from rocketpy_broker.services.metadata.topics import TopicTable, queue_count
+from rocketpy_broker.services.slices import Slices
 from rocketpy_broker.store import MessageStore
 
 _BY_UNIQUE_KEY_MAX: Final = 32
@@ -56,6 +57,7 @@ class QueryHandler:
     store: MessageStore
     subscription: FindSubscription
     _: KW_ONLY
+    slices: Slices
     may_read: MayRead
     topics: TopicTable
 
@@ -101,11 +103,14 @@ class QueryHandler:
         return request.reply(body=record)
 
     @handles(RequestCode.QUERY_MESSAGE)
-    def query_message(self, channel: Channel, request: Command) -> Command:
+    async def query_message(self, channel: Channel, request: Command) -> Command:
         """Handle QUERY_MESSAGE."""
+        return await self.slices.run(self._query_message(channel, request), channel)
+
+    def _query_message(self, channel: Channel, request: Command) -> Generator[None, None, Command]:
         header = request.header_as(QueryMessageRequestHeader)
         count = _BY_UNIQUE_KEY_MAX if header.unique_key_query else header.max_num
-        found = self.store.query_message(
+        found = yield from self.store.find_messages(
             header.topic, header.key, count, header.begin_timestamp, header.end_timestamp
         )
         records = [record for record in found.records if self.may_read(channel, record)]

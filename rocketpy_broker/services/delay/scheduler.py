@@ -22,7 +22,7 @@ from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.busy import StoreBusy
 from rocketpy_broker.store.files.disk import Clock, Disk, OsDisk, system_clock
 from rocketpy_broker.store.files.state_file import load_state, save_state, save_state_in_thread
-from rocketpy_broker.store.upkeep.cleaner import finish
+from rocketpy_broker.store.message_store import finish
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 log = logging.getLogger("rocketpy.broker.delay")

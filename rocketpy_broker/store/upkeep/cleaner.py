@@ -23,17 +23,15 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from rocketpy.errors import DiskFull
 from rocketpy_broker.store.busy import Reason
 from rocketpy_broker.store.config import RetentionConfig
 from rocketpy_broker.store.log.mapped_file import MappedFile
-from rocketpy_broker.store.message_store import MessageStore
+from rocketpy_broker.store.message_store import MessageStore, finish
 
 logger = logging.getLogger("rocketpy_broker.store.cleaner")
-
-T = TypeVar("T")
 
 _NAMED_QUEUES_MAX = 20
 
@@ -129,16 +127,6 @@ def count_below(ends: Sequence[int], offset: int) -> int:
             break
         count += 1
     return count
-
-
-def finish(work: Generator[None, None, T]) -> T:
-    """Do all of the work now; return its result."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            result: T = end.value
-            return result
 
 
 def disk_use(path: Path) -> float:

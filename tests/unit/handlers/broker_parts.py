@@ -171,7 +171,9 @@ class BrokerParts:
             self.pull,
             self.client_handler,
             OffsetHandler(store, self.offsets, self.clients, self.topics, self.slices),
-            QueryHandler(store, self.clients.subscription, may_read=may_read, topics=self.topics),
+            QueryHandler(
+                store, self.clients.subscription, slices=self.slices, may_read=may_read, topics=self.topics
+            ),
             ConsumeStatsHandler(
                 store,
                 self.topics,
@@ -185,7 +187,9 @@ class BrokerParts:
                 now_ms=lambda: self.now_ms,
                 sample=lambda: self.stats.sample(self.now_ms, self.puts),
             ),
-            ClientCallHandler(store, self.topics, self.clients, self.offsets, broker_name=config.name),
+            ClientCallHandler(
+                store, self.topics, self.clients, self.offsets, slices=self.slices, broker_name=config.name
+            ),
         )
         store.set_arrival_listener(self.pull.arrived)
         self.router = RequestRouter(tasks)

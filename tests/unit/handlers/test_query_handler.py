@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy.protocol.message.record import decode_all
 from rocketpy.protocol.remoting.command import Command
+from tests.turns import Turns
 from tests.unit.handlers.broker_parts import PartsClient, broker
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import put
@@ -119,3 +121,32 @@ async def test_entries_of_a_queue_are_listed_while_no_index_file_can_be_created(
         _, body = await entries(client)
         assert (body.max_queue_index, len(body.queue_data or ())) == (20, 20)
         disk.fail_at = 0
+
+
+async def test_a_search_for_a_key_of_many_messages_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 messages of 4 MB would be read at once, for a response that no frame can hold."""
+    monkeypatch.setattr("rocketpy_broker.store.queue.key_search._BYTES_MAX", 6000)
+    async with broker(tmp_path, "T") as (parts, client):
+        for number in range(60):
+            assert (await client.send(b"%02d" % number * 100, "KEYS\x01all\x02")).code == 0
+        readings = itertools.count()
+        parts.slices.now_ms = lambda: next(readings) / 5
+        reads = Turns(parts.store.look_message)
+        monkeypatch.setattr(parts.store, "look_message", reads)
+        found = decode_all((await by_key(client, "all", 64)).body)
+        reads.stop()
+        assert found[-1].body == b"59" * 100
+        assert 10 < len(found) < 30
+        assert reads.total == len(found) + 1
+        assert reads.longest <= 12
+
+
+async def test_a_first_large_message_is_always_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message above the limit could not be found by its key."""
+    monkeypatch.setattr("rocketpy_broker.store.queue.key_search._BYTES_MAX", 10)
+    async with broker(tmp_path, "T") as (_, client):
+        for number in range(2):
+            await client.send(b"%d" % number, "KEYS\x01all\x02")
+        assert [record.body for record in decode_all((await by_key(client, "all")).body)] == [b"1"]

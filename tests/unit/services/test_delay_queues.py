@@ -13,7 +13,8 @@ from rocketpy_broker.services.delay.queues import DelayQueues
 from rocketpy_broker.services.delay.topic_rewrite import real_queue, to_delayed_message
 from rocketpy_broker.store import MessageInner, MessageStore, RetentionConfig
 from rocketpy_broker.store.config import IndexConfig
-from rocketpy_broker.store.upkeep.cleaner import Cleaner, finish
+from rocketpy_broker.store.message_store import finish
+from rocketpy_broker.store.upkeep.cleaner import Cleaner
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import bodies, kill, put, small_config
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from rocketpy_broker.store import ConsumeQueueConfig, MessageStore
 from rocketpy_broker.store.files.disk import OsDisk
 from rocketpy_broker.store.log.flush import flush_now
-from rocketpy_broker.store.upkeep.cleaner import Cleaner, finish
+from rocketpy_broker.store.message_store import finish
+from rocketpy_broker.store.upkeep.cleaner import Cleaner
 from tests.store_checks import check_store
 from tests.unit.store.helpers import bodies, kill, put, small_config
 
