@@ -28,9 +28,10 @@ from rocketpy.errors import (
     RouteNotFound,
     TopicInvalid,
 )
-from rocketpy.protocol.bodies import TopicConfig
-from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.bodies import BrokerStatsData, TopicConfig
+from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import DeleteTopicInNamesrvRequestHeader
+from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Address
 from rocketpy_broker import Broker, EmbeddedCluster, NameServer, NamesrvConfig, load_broker_config
 from rocketpy_broker.config.model import ListenConfig
@@ -219,6 +220,9 @@ async def test_topics_are_listed(admin: AdminClient, cluster: EmbeddedCluster, t
         with pytest.raises(ConfigInvalid, match="there is no cluster 'Nowhere'"):
             await admin.topics.list("Nowhere")
         assert set((await admin.topics.describe("A")).brokers) == {"other-a"}
+        assert set((await admin.topics.describe("A", cluster=OTHER)).brokers) == {"other-a"}
+        with pytest.raises(RouteNotFound, match=f"no broker of cluster {CLUSTER} has topic A"):
+            await admin.topics.describe("A", cluster=CLUSTER)
 
 
 async def test_a_description_has_offsets_groups_and_rate(
@@ -512,11 +516,24 @@ async def test_every_name_server_forgets_a_topic(tmp_path: Path) -> None:
         assert known() == [(False, None)] * 2
 
 
-async def test_a_topic_that_name_servers_have_forgotten(admin: AdminClient, cluster: EmbeddedCluster) -> None:
-    """The call would wait for the topic in vain: its broker has it, and does not announce it again."""
-    await admin.create_topic("T", 4)
-    assert cluster.namesrv is not None
-    cluster.namesrv.routes.delete_topic("T")
-    assert cluster.namesrv.routes.route("T") is None
-    assert set(await admin.create_topic("T", 4)) == {"broker-a", "broker-b"}
-    assert cluster.namesrv.routes.route("T") is not None
+class BusyBroker:
+    """An RPC hook that gives the statistics of a topic a rate."""
+
+    def before_request(self, address: str, request: Command) -> None:
+        """Do nothing."""
+
+    def after_response(self, address: str, request: Command, response: Command) -> None:
+        if request.code == RequestCode.VIEW_BROKER_STATS_DATA and response.code == ResponseCode.SUCCESS:
+            found = BrokerStatsData.decode(response.body)
+            found.stats_minute.tps = 2.5
+            response.body = found.encode()
+
+
+async def test_the_rate_of_a_topic_is_that_of_all_its_brokers(cluster: EmbeddedCluster) -> None:
+    """A busy topic would seem to be unused, and be deleted."""
+    config = ClientConfig(namesrv=cluster.namesrv_address, rpc_hooks=(BusyBroker(),))
+    async with AdminClient(client=config) as admin, Producer("p", cluster.namesrv_address) as producer:
+        await admin.topics.create("T", 1)
+        for queue in await producer.fetch_publish_message_queues("T"):
+            await producer.send(Message("T", b"x"), queue=queue)
+        assert (await admin.topics.describe("T")).messages_per_second == 5.0
