@@ -6,7 +6,6 @@ Source: RocketMQ 4.6 MQAdmin, MQAdminImpl.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,8 +23,6 @@ from rocketpy.message.message import DEFAULT_TOPIC, check_topic
 from rocketpy.protocol.bodies import MASTER_ID, MessageQueue, TopicConfig
 from rocketpy.protocol.headers import Header
 from rocketpy.protocol.remoting.command import Command
-
-log: Final = logging.getLogger("rocketpy.client")
 
 _CREATE_ATTEMPTS: Final = 5
 _ROUTE_POLL_S: Final = 0.05

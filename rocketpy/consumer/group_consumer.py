@@ -22,7 +22,7 @@ from rocketpy.consumer.group.broker_callbacks import (
     running_info,
 )
 from rocketpy.consumer.group.member import GroupMember
-from rocketpy.consumer.handling.concurrent import ConsumeService
+from rocketpy.consumer.handling.service import ConsumeService
 from rocketpy.consumer.listeners import Observers
 from rocketpy.errors import ClientClosed
 from rocketpy.message.message import check_group, check_topic

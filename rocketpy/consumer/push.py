@@ -5,7 +5,6 @@ Source: RocketMQ 4.6 DefaultMQPushConsumer.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import Final
 
@@ -16,10 +15,11 @@ from rocketpy.consumer.config import PushConfig, check_integer
 from rocketpy.consumer.group.broker_callbacks import DirectHandler, config_properties
 from rocketpy.consumer.group.member import GroupMember
 from rocketpy.consumer.group_consumer import GroupConsumer
-from rocketpy.consumer.handling.concurrent import ConcurrentConsumeService, ConsumeService, HandlerService
+from rocketpy.consumer.handling.concurrent import ConcurrentConsumeService
 from rocketpy.consumer.handling.handler import HandlerAdapter
 from rocketpy.consumer.handling.orderly import OrderlyConsumeService
 from rocketpy.consumer.handling.send_back import SendBack
+from rocketpy.consumer.handling.service import ConsumeService, HandlerService
 from rocketpy.consumer.listeners import Observers
 from rocketpy.consumer.outcomes import BatchHandler, Handler
 from rocketpy.errors import ConfigInvalid
@@ -27,8 +27,6 @@ from rocketpy.hooks import ProcessListener
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.runtime.application import check_callable
 from rocketpy.telemetry.plugin import TelemetryChoice
-
-log: Final = logging.getLogger("rocketpy.consumer")
 
 
 class PushConsumer(GroupConsumer):

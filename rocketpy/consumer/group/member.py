@@ -30,7 +30,7 @@ from rocketpy.consumer.group.queue_locks import LOCK_CHECK_MS, QueueLocks
 from rocketpy.consumer.group.rebalance import AwayQueues, Handover, MemberLists, Rebalance
 from rocketpy.consumer.group.release import Releases
 from rocketpy.consumer.group.start_offsets import StartOffsets
-from rocketpy.consumer.handling.concurrent import ConsumeService
+from rocketpy.consumer.handling.service import ConsumeService
 from rocketpy.consumer.stats import SAMPLE_MS, ConsumerStats
 from rocketpy.errors import BrokerError, InvariantError, RocketError
 from rocketpy.message.decode import log_undecodable

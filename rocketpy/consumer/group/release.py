@@ -18,7 +18,7 @@ from rocketpy.client.instance import ClientInstance
 from rocketpy.consumer.fetch.puller import Puller
 from rocketpy.consumer.group.offset_stores import OffsetStore
 from rocketpy.consumer.group.queue_locks import QueueLocks
-from rocketpy.consumer.handling.concurrent import ConsumeService
+from rocketpy.consumer.handling.service import ConsumeService
 from rocketpy.errors import RocketError
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.runtime.tasks import Tasks

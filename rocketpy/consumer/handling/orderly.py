@@ -13,22 +13,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rocketpy.consumer.config import MessageModel
 from rocketpy.consumer.fetch.puller import Puller
-from rocketpy.consumer.handling.concurrent import HandlerService
 from rocketpy.consumer.handling.handler import FOREIGN_RESULT_PAUSE_S
 from rocketpy.consumer.handling.handler_threads import HandlerThreadPool
+from rocketpy.consumer.handling.service import HandlerService
 from rocketpy.consumer.outcomes import HandlingResult, Later
 from rocketpy.message.message import MessageExt
 from rocketpy.runtime.application import describe
 from rocketpy.runtime.tasks import is_cancelled
-
-log: Final = logging.getLogger("rocketpy.consumer")
 
 _LOCK_AGAIN_S: Final = 0.1
 _LOCK_FAILED_S: Final = 3.0
