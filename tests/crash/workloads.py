@@ -184,11 +184,16 @@ def _retention(writer: Writer, random: Random) -> None:
         _settle(writer, random)
         if number % 6 == 5:
             writer.flush(thorough=True)
+            writer.put(writer.message(0))
             writer.dispatch()
+            plans = writer.plans(thorough=True)
+            writer.finish(next(plans))  # the last part saves a checkpoint from before the deletions
             for step in finish(cleaner.choose(DiskUse(0.8, 0.8), writer.clock.now)):
                 # From here on the records of the file may be missing, whether it still exists or not.
                 writer.expected.first_offset = writer.store.min_physical_offset
                 step()
+            for plan in plans:
+                writer.finish(plan)
     writer.close()
 
 
