@@ -487,3 +487,19 @@ async def test_the_command_shows_an_error_code_as_a_response(
         assert await asyncio.to_thread(cli.main, (*status, "g")) == 1
     (_, row) = capsys.readouterr().out.splitlines()
     assert "no usable response: " in row
+
+
+async def test_the_loss_of_a_role_is_notified_before_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries that another leader committed would acknowledge sends to a former leader."""
+    async with group(tmp_path) as running:
+        _, peer = await running.leader()
+        notified: list[str] = []
+        monkeypatch.setattr(peer._listener, "changed", lambda _state: notified.append("changed"))
+        monkeypatch.setattr(peer._listener, "committed", lambda _index: notified.append("committed"))
+        await running.append(peer, b"x")
+        notified.clear()
+        peer._notified = (PeerState(Role.FOLLOWER, 0, None), -1)  # as if both had changed together
+        peer._notify_listener()
+        assert notified == ["changed", "committed"]

@@ -15,6 +15,7 @@ import pytest
 
 from rocketpy import Message, Producer
 from rocketpy.errors import ConfigInvalid
+from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.broker import consumer_services
 from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.config.file import load_broker_config, load_namesrv_config
@@ -25,6 +26,7 @@ from rocketpy_broker.namesrv import NameServer
 from rocketpy_broker.namesrv.route_table import RouteTable
 from rocketpy_broker.store.files.disk import Disk, OsDisk
 from tests.integration.ledger_group import LedgerGroup
+from tests.interop.processes import free_port
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.waiting import LIMIT_S
 
@@ -468,3 +470,18 @@ async def test_a_slave_without_a_master_says_so_and_serves(tmp_path: Path) -> No
         (text,) = broker.health().stalled
         assert text.startswith("copy of topics and offsets from the master has failed for ")
         assert (await ask(broker.http))[0] == 200
+
+
+async def test_a_name_server_that_cannot_start_leaves_no_port_open() -> None:
+    """A process that tries again would find its own port in use."""
+    other = HttpServer("127.0.0.1", 0, Tasks("a server"))
+    await other.start()
+    given = {"listen": f"127.0.0.1:{other.address[1]}", "metricsPort": str(free_port())}
+    try:
+        with pytest.raises(OSError, match="in use"):
+            await NameServer(load_namesrv_config(None, given)).start()
+    finally:
+        await other.close()
+    server = NameServer(load_namesrv_config(None, given))
+    await server.start()
+    await server.close()

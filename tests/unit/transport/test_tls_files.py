@@ -233,3 +233,17 @@ def test_the_password_may_be_in_the_environment(
     path.write_text(f"tls.server.certPath={made}/good.pem\ntls.server.keyPath={made}/sealed.key\n")
     monkeypatch.setenv("ROCKETMQ_TLS_SERVER_KEY_PASSWORD", OPEN)
     assert load_broker_config(path).listen.address.scheme == "tls"
+
+
+def test_a_problem_is_seen_without_a_connection(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The health of an idle server would not show that its new certificate cannot be used."""
+    monkeypatch.setattr("rocketpy.transport.tls._CHECK_S", 0)
+    certificate = tmp_path / "server.pem"
+    certificate.write_bytes((made / "good.pem").read_bytes())
+    files = TlsFiles(cert_path=certificate, key_path=made / "good.key", server=True)
+    assert files.problem == ""
+    certificate.write_text("not PEM")
+    assert files.problem == ""  # it may still be written
+    assert str(certificate) in files.problem
