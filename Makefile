@@ -77,14 +77,14 @@ check: $(VENV)/.ready-check ## formatting, lint, types, and the documentation bu
 	$(PY) -m mypy
 	$(call types_complete,rocketpy)
 	$(PY) -m tools.import_map --check
-	$(PY) -m tools.blocking_admin --check
+	$(PY) -m tools.blocking_clients --check
 	$(PY) -m tools.error_table --check
 	$(PY) -m tools.figures --check
 	$(PY) -m mkdocs build --strict
 	@echo "check: formatting, lint, types and documentation are in order"
 
 format: $(VENV)/.ready-check ## format the code and fix what ruff can fix
-	$(PY) -m tools.blocking_admin --write
+	$(PY) -m tools.blocking_clients --write
 	$(PY) -m ruff check --fix-only --quiet .
 	$(PY) -m ruff format .
 	$(PY) -m tools.import_map --write

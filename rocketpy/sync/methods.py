@@ -1,6 +1,6 @@
 """The methods of the asyncio clients, in classes that wait for their results.
 
-Written by python -m tools.blocking_admin --write; do not edit.
+Written by python -m tools.blocking_clients --write; do not edit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes rocketpy/sync/methods.py: blocking forms of the methods of the asyncio clients.
 
-    python -m tools.blocking_admin --check    fails if the file is out of date
-    python -m tools.blocking_admin --write    writes the file, unformatted: run ruff format afterwards
+    python -m tools.blocking_clients --check    fails if the file is out of date
+    python -m tools.blocking_clients --write    writes the file, unformatted: run ruff format afterwards
 
 Each asyncio class gets a counterpart with the same base classes, parameters, types and attributes. A method
 that the classes in rocketpy/sync define by hand is left to them.
@@ -44,7 +44,7 @@ RUNNERS = {"assign": "_configure", "close": "_close", "subscribe": "_configure",
 """Methods that may be called before the start -> the method of `Blocking` that runs them."""
 _HEAD = '''"""The methods of the asyncio clients, in classes that wait for their results.
 
-Written by python -m tools.blocking_admin --write; do not edit.
+Written by python -m tools.blocking_clients --write; do not edit.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--write"]:
         TARGET.write_text(wanted, "utf-8")
         return 0
-    print(f"{TARGET.relative_to(ROOT)} is out of date; run: python -m tools.blocking_admin --write")
+    print(f"{TARGET.relative_to(ROOT)} is out of date; run: python -m tools.blocking_clients --write")
     return 1
 
 

@@ -1,4 +1,4 @@
-"""The blocking clients are in step with the asyncio clients; tools/blocking_admin.py, which writes them."""
+"""The blocking clients are in step with the asyncio clients; tools/blocking_clients.py, which writes them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import rocketpy.sync
 from rocketpy.client.lifecycle import Client
 from rocketpy.errors import ClientClosed
 from rocketpy.results import Health
-from tools import blocking_admin
+from tools import blocking_clients
 
-KINDS = [kind.__name__ for kind in blocking_admin.CLIENTS]
+KINDS = [kind.__name__ for kind in blocking_clients.CLIENTS]
 PARTS = [name for name in vars(rocketpy.AdminClient("127.0.0.1:1")) if not name.startswith("_")]
 LIMIT: Final = 7
 
@@ -83,10 +83,10 @@ class Sample(Shared):
 @pytest.fixture
 def sample(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """The generated class for the sample client."""
-    monkeypatch.setitem(blocking_admin.ELSEWHERE, "Shared.unused", "a reason")
-    by_hand = {**blocking_admin.methods_by_hand(), "Sample": {"by_hand"}}
+    monkeypatch.setitem(blocking_clients.ELSEWHERE, "Shared.unused", "a reason")
+    by_hand = {**blocking_clients.methods_by_hand(), "Sample": {"by_hand"}}
     found: dict[str, Any] = {}
-    exec(blocking_admin.generate([Sample], by_hand), found)  # noqa: S102 - written by the generator
+    exec(blocking_clients.generate([Sample], by_hand), found)  # noqa: S102 - written by the generator
     made: Callable[..., Any] = found["Sample"]
     return made
 
@@ -105,9 +105,9 @@ def arguments(function: Callable[..., object]) -> set[str]:
 
 def test_the_file_is_current() -> None:
     """A blocking method would be missing, or have other arguments than the asyncio one."""
-    wanted = blocking_admin.generate(blocking_admin.CLIENTS, blocking_admin.methods_by_hand())
-    text = blocking_admin.TARGET.read_text("utf-8")
-    assert blocking_admin.is_current(text, wanted), "run: python -m tools.blocking_admin --write"
+    wanted = blocking_clients.generate(blocking_clients.CLIENTS, blocking_clients.methods_by_hand())
+    text = blocking_clients.TARGET.read_text("utf-8")
+    assert blocking_clients.is_current(text, wanted), "run: python -m tools.blocking_clients --write"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -116,7 +116,7 @@ def test_a_blocking_client_has_every_method_and_argument(kind: str) -> None:
     ours, blocking = getattr(rocketpy, kind), getattr(rocketpy.sync, kind)
     for name in ["__init__", *(name for name in dir(ours) if not name.startswith("_"))]:
         owner = next(cls for cls in ours.__mro__ if name in vars(cls))
-        if f"{owner.__name__}.{name}" in blocking_admin.ELSEWHERE:
+        if f"{owner.__name__}.{name}" in blocking_clients.ELSEWHERE:
             continue
         assert hasattr(blocking, name), f"rocketpy.sync.{kind} has no {name}"
         if not callable(vars(owner)[name]):
@@ -142,13 +142,13 @@ def test_exceptions_of_the_generator_exist() -> None:
     """A method could be left out under a name that another one got later."""
     known = {
         f"{cls.__name__}.{name}"
-        for kind in blocking_admin.CLIENTS
+        for kind in blocking_clients.CLIENTS
         for cls in kind.__mro__
         for name in vars(cls)
     }
-    assert set(blocking_admin.ELSEWHERE) <= known
+    assert set(blocking_clients.ELSEWHERE) <= known
     names = {name.rpartition(".")[2] for name in known}
-    assert {*blocking_admin.FUTURES, *blocking_admin.RUNNERS} <= names
+    assert {*blocking_clients.FUTURES, *blocking_clients.RUNNERS} <= names
 
 
 def test_generated_methods_run_in_the_background_thread(sample: Callable[..., Any]) -> None:
@@ -186,8 +186,8 @@ def test_methods_before_the_start(sample: Callable[..., Any]) -> None:
 
 def test_changes_are_seen_and_formatting_is_not() -> None:
     """The check could accept everything, or fail after ruff formatted the file."""
-    text = blocking_admin.generate([Sample], {})
+    text = blocking_clients.generate([Sample], {})
     assert text.count("limit: int=") == 1
-    assert blocking_admin.is_current(text.replace("limit: int=", "limit: int = "), text)
-    assert not blocking_admin.is_current(text.replace("limit: int=LIMIT", "limit: int=8"), text)
-    assert not blocking_admin.is_current(text, blocking_admin.generate([Sample], {"Sample": {"pull"}}))
+    assert blocking_clients.is_current(text.replace("limit: int=", "limit: int = "), text)
+    assert not blocking_clients.is_current(text.replace("limit: int=LIMIT", "limit: int=8"), text)
+    assert not blocking_clients.is_current(text, blocking_clients.generate([Sample], {"Sample": {"pull"}}))
