@@ -161,6 +161,7 @@ async def test_a_finished_transfer_is_not_repeated(
     for now in (1017, 0):
         done = await run("export", topic, "--to", directory, "--json", "-n", cluster.namesrv_address)
         assert (done.status, json.loads(done.out)["exported_now"]) == (0, now)
+        assert json.loads(done.out)["messages"] == 1017
     for now in (1017, 0):
         done = await run("import", directory, "-t", "Copy", "-y", "--json", "-n", cluster.namesrv_address)
         assert (done.status, json.loads(done.out)["sent_now"]) == (0, now)

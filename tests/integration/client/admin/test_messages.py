@@ -47,6 +47,7 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.embedded import EmbeddedCluster
 from rocketpy_broker.store import MessageInner
 from tests.integration.broker.test_broker import send_header
+from tests.integration.client.admin.admin_place import missing_broker
 from tests.integration.consumer.test_dead_letters import dead
 from tests.integration.raw_client import RawClient
 from tests.integration.sdk_groups import SETTINGS, Seen, committed, consuming
@@ -588,3 +589,11 @@ async def test_messages_of_a_time_among_others(cluster: EmbeddedCluster) -> None
         for exactly in (True, False):
             found = reader.messages(OffsetRange(queue, 0, 5, exactly), begin, end)
             assert [message.body async for message in found] == [b"1", b"2", b"3"]
+
+
+async def test_traces_without_a_broker_are_not_complete(cluster: EmbeddedCluster) -> None:
+    """An operator would read that nobody consumed a message, although a broker was not asked."""
+    await sent(cluster, Message("T", b"x", keys=["k"]))
+    async with missing_broker(cluster, "T"), AdminClient(cluster.namesrv_address) as admin:
+        with pytest.raises(BrokersFailed, match="broker-z"):
+            await admin.messages.traces("k", topic="T")
