@@ -283,9 +283,9 @@ class LoopRunner(HandlerRunner):
     ) -> None:
         super().__init__(adapter, config, on_completed, tasks)
         self._idle: list[asyncio.Future[None]] = []
-        self._ends_turn = False
-        """Whether `_end_turn` is scheduled."""
-        self._turn_s = 0.0
+        self._ends_iteration = False
+        """Whether `_end_iteration` is scheduled."""
+        self._iteration_s = 0.0
         """When the first call of this iteration of the event loop began or ended."""
 
     async def close(self, timeout_s: float) -> Sequence[MessageExt]:
@@ -321,18 +321,18 @@ class LoopRunner(HandlerRunner):
                 if running is None:
                     await self._wait_for_calls()
                     continue
-                self._end_turn_soon(running.started_s)
+                self._end_iteration_soon(running.started_s)
                 try:
                     await self._make_calls(running, task)
                 finally:
                     running.leave()
-                if running.started_s - self._turn_s > _TIME_SLICE_S:
+                if running.started_s - self._iteration_s > _TIME_SLICE_S:
                     await asyncio.sleep(0)
             await asyncio.sleep(0)  # for a handler that ended before its cancellation arrived
 
     def _worker_ended(self, worker: asyncio.Future[None]) -> None:
         self._workers.discard(worker)
-        self._tasks.run(self._end_turn)
+        self._tasks.run(self._end_iteration)
 
     async def _wait_for_calls(self) -> None:
         idle = self._loop.create_future()
@@ -380,7 +380,7 @@ class LoopRunner(HandlerRunner):
                 done(argument)  # without the clock, which costs more than the other steps
             else:
                 running.end_call(argument, result)
-                self._end_turn_soon(running.started_s)
+                self._end_iteration_soon(running.started_s)
                 if task.cancelling():
                     break
             try:
@@ -389,14 +389,14 @@ class LoopRunner(HandlerRunner):
             except Exception:  # noqa: BLE001 - the application's values may raise anything when compared
                 break
 
-    def _end_turn_soon(self, now_s: float) -> None:
-        if not self._ends_turn:
-            self._ends_turn, self._turn_s = True, now_s
-            self._tasks.call_soon(self._end_turn)
+    def _end_iteration_soon(self, now_s: float) -> None:
+        if not self._ends_iteration:
+            self._ends_iteration, self._iteration_s = True, now_s
+            self._tasks.call_soon(self._end_iteration)
 
-    def _end_turn(self) -> None:
+    def _end_iteration(self) -> None:
         """Report the calls of this iteration of the event loop, and start workers for the waiting ones."""
-        self._ends_turn = False
+        self._ends_iteration = False
         self._report()
         self._start_workers()
 
