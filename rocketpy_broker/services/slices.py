@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -169,6 +170,7 @@ class _Request(Generic[T]):
 
     def __post_init__(self) -> None:
         self.result = asyncio.get_running_loop().create_future()
+        self.result.add_done_callback(_retrieve, context=Context())
 
     def steps(self) -> Iterator[None]:
         """Do the work while it is needed. Its result or error is that of the future."""
@@ -185,6 +187,12 @@ class _Request(Generic[T]):
             self.result.set_exception(error)
         finally:
             self.work.close()
+
+
+def _retrieve(result: asyncio.Future[Any]) -> None:
+    """Keep asyncio from logging an error for which nobody waits any more: its client has gone."""
+    if not result.cancelled():
+        result.exception()
 
 
 class SharedWork(Generic[T]):

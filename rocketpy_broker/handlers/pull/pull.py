@@ -293,7 +293,7 @@ class PullHandler:
     ) -> Command:
         """Return the response to a pull of a group. checked: connections and groups that may still pull."""
         if isinstance(result, RocketError):
-            raise result
+            return error_response(pull.command, result)
         key = channel, pull.header.consumer_group
         rejection = None if key in checked else self._check_held(channel, pull)
         if rejection is not None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Generator
-from contextvars import Context
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,8 +66,7 @@ class ExpressionPolicy:
         text = wanted.sub_string or ""
         if wanted.expression_type == SQL92 and len(text) > _QUICK_CHARACTERS and not is_compiled(text):
             pending = PendingChange(text)
-            compiled = self._compiling.run(_compile(pending), channel)
-            compiled.add_done_callback(_retrieve, context=Context())
+            self._compiling.run(_compile(pending), channel)
             if not is_compiled(text):  # it is not this client's turn
                 raise ChangePending(pending)
 
@@ -80,12 +77,6 @@ def _compile(pending: PendingChange[str]) -> Generator[None, None, None]:
     for run_again in pending.waiters:
         run_again(None)
     yield
-
-
-def _retrieve(future: asyncio.Future[None]) -> None:
-    """Ignore that the client has disconnected."""
-    if not future.cancelled():
-        future.exception()
 
 
 @dataclass(eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -228,3 +229,19 @@ async def test_no_work_runs_after_close() -> None:
     for _ in range(20):
         await asyncio.sleep(0)
     assert 0 < len(done) == count
+
+
+async def test_no_error_is_logged_for_clients_that_have_gone(caplog: pytest.LogCaptureFixture) -> None:
+    """At each stop with a requested table, asyncio logged an exception that was never retrieved."""
+    slices, count, client = Slices(Tasks("the test"), Clock()), Counting(), Connection()
+    shared = SharedWork(slices, lambda: count.work(10**9))
+    waiting = asyncio.ensure_future(shared.result(client))
+    await until_running(count)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    client.is_closed = True
+    await until(lambda: not count.running)
+    del shared, waiting
+    gc.collect()
+    assert caplog.messages == []
