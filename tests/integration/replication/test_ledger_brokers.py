@@ -496,3 +496,20 @@ async def test_a_stopped_broker_does_not_register_again(tmp_path: Path) -> None:
         assert len(broker._role_changes._timers) == 4
         await group.stop(group.name_of(broker))
         assert all(timer.cancelled() for timer in timers)
+
+
+async def test_a_clean_stop_saves_how_far_messages_are_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restarted group without a leader would not serve the messages of its last second."""
+    monkeypatch.setattr("rocketpy_broker.replication.dledger.peer._CHECKPOINT_S", 3600)
+    async with ledger_group(tmp_path) as group:
+        master = await group.master()
+        async with group.producer() as producer:
+            await producer.send(Message("T", b"x"))
+        peer = group.slaves()[0].ledger.peer
+        await until(lambda: peer.committed_index == master.ledger.peer.committed_index > 0)
+        committed = peer.committed_index
+        assert peer._files.load_checkpoint().committed_index < committed
+        await group.stop(peer.settings.self_id)
+        assert peer._files.load_checkpoint().committed_index == committed
