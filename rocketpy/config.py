@@ -331,8 +331,8 @@ class ClientConfig:
 
     namesrv: str = ""
     """Addresses of name servers, separated by ``;`` or ``,``, or ``embedded:``, which may have a path and
-    options (``embedded:///path?slaves=1``). Empty: the environment variable NAMESRV_ADDR. RocketMQ's VIP
-    channel is not used. RocketMQ: namesrvAddr."""
+    options (``embedded:///path?slaves=1``). Empty: the environment variable ROCKETPY_NAMESRV, then
+    NAMESRV_ADDR. RocketMQ's VIP channel is not used. RocketMQ: namesrvAddr."""
     instance_name: str = ""
     """Second part of the client id ``ip@name``; processes with one IP address need different ones. Empty: the
     process id and a random part. RocketMQ: instanceName."""

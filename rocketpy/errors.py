@@ -32,7 +32,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 
 class Outcome(Enum):
@@ -253,6 +253,16 @@ class RouteNotFound(RocketError):
     default_retry = Retry.REFRESH_ROUTE
 
 
+_KEYS: Final = "ClientConfig.credentials, or ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY"
+_KEY_ADVICE: Final = {
+    "No accessKey is configured": f"give the keys of an account: {_KEYS}",
+    "username cannot be null": f"give the keys of an account: {_KEYS}",
+    "No acl config for": f"the broker has no account with this access key; correct {_KEYS}",
+    "Check signature failed": f"the secret key is wrong; correct {_KEYS}",
+}
+"""Remarks of servers with access control, by a part of their text, and what helps."""
+
+
 class BrokerError(RocketError):
     """The peer responded with an error code.
 
@@ -274,6 +284,7 @@ class BrokerError(RocketError):
         advice: str = "",
     ) -> None:
         text = f"{broker} responded with code {code}: {remark or 'no remark'}"
+        advice = advice or next((help_ for mark, help_ in _KEY_ADVICE.items() if mark in (remark or "")), "")
         super().__init__(f"{text}; {advice}" if advice else text, outcome=outcome, retry=retry)
         self.code = code
         """The response code, also one that this version has no name for."""

@@ -23,7 +23,7 @@ from rocketpy.client import client_ids
 from rocketpy.client.connections import ConnectionPool, OpenCallback, PeerConnection
 from rocketpy.client.embedded_lease import Lease, is_embedded, lease
 from rocketpy.client.heartbeats import Heartbeats
-from rocketpy.client.name_servers import NameServers, require_tls, split_addresses
+from rocketpy.client.name_servers import NameServers, namesrv_of_environment, require_tls, split_addresses
 from rocketpy.client.namespace import wrap
 from rocketpy.client.route_cache import RouteCache
 from rocketpy.config import CODECS, ClientConfig, Credentials
@@ -95,7 +95,7 @@ class ClientInstance:
         """
         config = replace(
             config,
-            namesrv=config.namesrv or os.environ.get("NAMESRV_ADDR", ""),
+            namesrv=config.namesrv or namesrv_of_environment(),
             credentials=config.credentials or Credentials.from_environment(),
         )
         instances = _instances.setdefault(asyncio.get_running_loop(), {})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -56,6 +57,11 @@ _SYSTEM_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", RETRY_TOPIC_PREFIX, DLQ_TOPIC
 """Topics that brokers create for themselves. Source: RocketMQ TopicConfigManager, TopicValidator."""
 
 
+def namesrv_of_environment() -> str:
+    """Return the addresses of the environment, as the command ``rocketpy`` reads them; empty without any."""
+    return os.environ.get("ROCKETPY_NAMESRV") or os.environ.get("NAMESRV_ADDR", "")
+
+
 def split_addresses(text: str, *, tls: bool = False) -> tuple[str, ...]:
     """Split addresses of name servers at ``;``, ``,`` or white space.
 
@@ -69,7 +75,9 @@ def split_addresses(text: str, *, tls: bool = False) -> tuple[str, ...]:
     """
     addresses = [check_scheme(Address.parse(part)) for part in re.split(r"[;,\s]+", text) if part]
     if not addresses:
-        raise ConfigInvalid("no name server: pass namesrv='host:9876', or set NAMESRV_ADDR")
+        raise ConfigInvalid(
+            "no name server: pass namesrv='host:9876', or set ROCKETPY_NAMESRV or NAMESRV_ADDR"
+        )
     if tls:
         addresses = [replace(found, scheme="tls") if found.scheme == "tcp" else found for found in addresses]
     if len({found.scheme == "tls" for found in addresses}) > 1:

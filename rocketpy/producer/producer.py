@@ -73,7 +73,7 @@ class Producer(AdminApi):
     Args:
         group: Name of the producer group.
         namesrv: Addresses of name servers, ``host:port;host:port``, or ``embedded:``. Without it that of
-            `client` is used, then the environment variable NAMESRV_ADDR.
+            `client` is used, then the environment variables ROCKETPY_NAMESRV and NAMESRV_ADDR.
         config: How to send.
         client: How to connect; producers and consumers with equal settings share connections.
         listeners: Called for each send; see `rocketpy.hooks`.

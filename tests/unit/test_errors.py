@@ -93,3 +93,19 @@ def test_a_cause_stays_behind_as_with_any_exception() -> None:
     copied = pickled(error)
     assert isinstance(copied, BrokerError)
     assert (copied.code, copied.__cause__) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("remark", "says"),
+    [
+        ("No accessKey is configured", "give the keys of an account: ClientConfig.credentials"),
+        ("org.apache.X: No acl config for somebody", "no account with this access key"),
+        ("Check signature failed for accessKey=somebody", "the secret key is wrong"),
+    ],
+)
+def test_errors_of_access_control_say_how_to_give_keys(remark: str, says: str) -> None:
+    """A user would search the documentation for the names of the settings."""
+    error = BrokerError(1, remark, "broker-a")
+    assert says in str(error)
+    assert "ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY" in str(error)
+    assert error.remark == remark

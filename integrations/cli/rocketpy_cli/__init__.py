@@ -6,6 +6,8 @@ It needs the extra `cli`. No other package imports this one; `python -m rocketpy
 from __future__ import annotations
 
 import gc
+import io
+import os
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -13,6 +15,7 @@ from typing import Final
 __all__ = ["main"]
 
 _EXTRA: Final = frozenset({"click", "rich", "typer"})
+_FAILED: Final = 1
 _INTERRUPTED: Final = 130
 
 
@@ -25,6 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0 for success, 1 after a failure, 2 for wrong usage, 130 after Ctrl-C.
     """
+    if not _prepare_streams():
+        print("rocketpy: standard output is closed; redirect it to /dev/null", file=sys.stderr)
+        return _FAILED
     try:
         from rocketpy_cli.app import run  # noqa: PLC0415 - it needs an optional extra
     except ModuleNotFoundError as error:
@@ -40,3 +46,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments = sys.argv[1:]
         gc.freeze()  # searching all modules for garbage would take a tenth of a short command
     return run(arguments)
+
+
+def _prepare_streams() -> bool:
+    """Make the standard streams usable. Return False if standard output is closed: results would be lost.
+
+    Characters that the encoding of a terminal lacks are escaped, since a name, or an arrow, must not end a
+    command with a traceback.
+    """
+    is_open = sys.stdout is not None
+    # In this order, each gets its usual descriptor back; otherwise a connection could get it.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    return is_open

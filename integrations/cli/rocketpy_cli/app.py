@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import entry_points
@@ -38,6 +39,9 @@ def run(arguments: Sequence[str]) -> int:
         _command()(global_options_first(arguments), prog_name="rocketpy")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except OSError as error:  # the output of --help and --version; see `Commands` for that of commands
+        print(f"rocketpy: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -182,3 +182,56 @@ def test_importing_rocketpy_does_not_load_the_command() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("line", ["topic list", "--json topic list", "doctor", "group list", "consume T"])
+async def test_a_closed_standard_output_is_an_error(line: str) -> None:
+    """A command would end with a traceback, or consume messages and lose them."""
+    command = [*COMMAND, "--namesrv", NOWHERE, *line.split()]
+    done = await asyncio.to_thread(
+        subprocess.run,
+        ["sh", "-c", '"$@" >&-', "sh", *command],
+        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, check=False, timeout=LIMIT_S,
+    )  # fmt: skip
+    text = "rocketpy: standard output is closed; redirect it to /dev/null\n"
+    assert (done.returncode, done.stderr) == (1, text)
+
+
+@pytest.mark.parametrize("line", ["--version", "--help", "topic --help"])
+async def test_a_full_device_is_one_line(line: str) -> None:
+    """A full disk would end a command with a traceback."""
+    done = await asyncio.to_thread(
+        subprocess.run,
+        ["sh", "-c", '"$@" >/dev/full', "sh", *COMMAND, *line.split()],
+        stderr=subprocess.PIPE, text=True, check=False, timeout=LIMIT_S,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+
+
+async def test_terminals_without_unicode_are_supported() -> None:
+    """The arrow before a remedy would end the doctor with a traceback."""
+    done = await run_process("doctor", "--namesrv", NOWHERE, PYTHONIOENCODING="ascii")
+    assert done.status == 1
+    assert "\\u2192" in done.out
+    assert "Traceback" not in done.out + done.err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+async def test_shells_complete_commands_and_options(shell: str) -> None:
+    """A user would have to look up each command in the help."""
+    script = await run_process("--show-completion", shell)
+    assert "_ROCKETPY_COMPLETE" in script.out
+    for line, wanted in (
+        ("rocketpy top", "topic"),
+        ("rocketpy topic cr", "create"),
+        ("rocketpy topic create --qu", "--queues"),
+    ):
+        done = await run_process(
+            _ROCKETPY_COMPLETE=f"complete_{shell}",
+            COMP_WORDS=line,
+            COMP_CWORD=str(len(line.split()) - 1),
+            _TYPER_COMPLETE_ARGS=line,
+            _TYPER_COMPLETE_FISH_ACTION="get-args",
+        )
+        assert wanted in done.out, line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from pathlib import Path
@@ -9,13 +10,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from rocketpy import Message, MessageQueue
+from rocketpy import Later, Message, MessageExt, MessageQueue
 from rocketpy.admin import Permission
 from rocketpy.sync import AdminClient, LitePullConsumer, Producer, PushConsumer
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.access_place import Servers, Thread
 from tests.integration.cli.in_process import Shell, shared_cluster, wait_until
 from tests.integration.client.admin.admin_place import OTHER, other_cluster
+from tests.waiting import LIMIT_S
 
 T = TypeVar("T")
 
@@ -549,3 +551,25 @@ def test_topics_and_groups_are_created_on_one_broker() -> None:
             assert [row["broker_name"] for row in found["brokers"]] == [names[1]]
             error = shell.fails(kind, "create", "OfOne", "--broker", "nobody", "--yes")
             assert f"there is no broker nobody; the name server knows: {', '.join(names)}" in error
+
+
+def test_a_description_counts_dead_letters(shell: Shell, admin: AdminClient) -> None:
+    """An operator would not see that a group gives up messages."""
+    admin.groups.create("gives_up")
+    assert "dead letters" not in shell.text("group", "describe", "gives_up")
+    assert shell.rows("group", "describe", "gives_up")[0]["dead_letters"] == 0
+    admin.topics.create("GivenUp", 1)
+    done = threading.Event()
+
+    def give_up(message: MessageExt) -> Later:
+        assert message.body == b"x"
+        done.set()
+        return Later(delay_level=-1)
+
+    consumer = PushConsumer("gives_up", shell.namesrv, give_up)
+    consumer.subscribe("GivenUp")
+    with consumer, Producer("senders", shell.namesrv) as producer:
+        producer.send(Message("GivenUp", b"x"))
+        assert done.wait(LIMIT_S)
+        wait_until(lambda: shell.rows("group", "describe", "gives_up")[0]["dead_letters"] == 1)
+    assert ", 1 dead letters (rocketpy dlq read)" in shell.text("group", "describe", "gives_up")

@@ -34,6 +34,7 @@ from rocketpy.errors import (
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.transport import Address
 from rocketpy.transport.connect import _reason
+from rocketpy_broker import EmbeddedCluster
 from rocketpy_broker.config.file import load_broker_config
 from rocketpy_broker.config.model import ListenConfig, NamesrvConfig
 from rocketpy_broker.namesrv import NameServer
@@ -229,3 +230,19 @@ async def test_the_traceback_of_a_mistake_is_short(
     with pytest.raises(RocketError) as caught:
         await make()
     expect_short(caught.value)
+
+
+async def test_clients_read_the_variables_of_the_command(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program would use another cluster than the command rocketpy beside it."""
+    monkeypatch.setenv("ROCKETPY_NAMESRV", cluster.namesrv_address)
+    monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
+    async with AdminClient() as admin:
+        assert len(await admin.brokers.list()) == 1
+    monkeypatch.delenv("ROCKETPY_NAMESRV")
+    with pytest.raises(TransportError, match=r"127\.0\.0\.1:1 cannot be reached"):
+        await AdminClient().start()
+    monkeypatch.delenv("NAMESRV_ADDR")
+    with pytest.raises(ConfigInvalid, match="set ROCKETPY_NAMESRV or NAMESRV_ADDR"):
+        await AdminClient().start()

@@ -77,7 +77,7 @@ def list_groups(
 
 @group_app.command(epilog="Example: rocketpy group describe billing")
 def describe(options: Options, group: _Group, cluster: OfCluster = None) -> None:
-    """Show the settings, members, subscriptions and lag of a group, and how its members differ."""
+    """Show settings, members, subscriptions, lag and dead letters of a group, and how its members differ."""
     _print_group(options, options.run_admin(lambda admin: _describe(admin, group, cluster)))
 
 
@@ -231,6 +231,7 @@ class _Described(NamedTuple):
     members: tuple[Member, ...]
     conflicts: tuple[str, ...]
     lag: GroupLag
+    dead_letters: int
 
 
 async def _find(
@@ -260,20 +261,26 @@ async def _describe(admin: AdminClient, group: str, cluster: str | None) -> _Des
     found, online = await _find(admin, group, cluster)
     conflicts = await admin.groups.conflicts(group, cluster=cluster)
     lag = await admin.groups.lag(group, cluster=cluster)
-    return _Described(group, found, online, conflicts, lag)
+    return _Described(group, found, online, conflicts, lag, await admin.dead_letters.count(group))
 
 
 def _print_group(options: Options, found: _Described) -> None:
     lag, settings = found.lag, [] if found.summary is None else _settings(options, found.summary)
     if options.as_json:
-        facts = {"group": found.group, "lag": lag.total, "messages_per_second": lag.messages_per_second}
+        facts = {
+            "group": found.group,
+            "lag": lag.total,
+            "messages_per_second": lag.messages_per_second,
+            "dead_letters": found.dead_letters,
+        }
         rows = [_member(member) | {"subscriptions": dict(member.subscriptions)} for member in found.members]
         subscriptions = rows[0]["subscriptions"] if rows else {}
         parts = {"brokers": settings, "members": rows, "subscriptions": subscriptions}
         print_json([{**facts, **parts, "conflicts": found.conflicts}])
         return
     rate, count = lag.messages_per_second, len(found.members)
-    print(f"group {found.group}: lag {lag.total}, {rate:.1f} messages/s, {count} members")
+    dead = f", {found.dead_letters} dead letters (rocketpy dlq read)" if found.dead_letters else ""
+    print(f"group {found.group}: lag {lag.total}, {rate:.1f} messages/s, {count} members{dead}")
     for text in found.conflicts:
         print(f"problem: {printable(text)}")
     for table in (settings, _subscriptions(found.members), list(map(_member, found.members))):
