@@ -1,4 +1,4 @@
-"""Changes the role of a broker when its DLedger group elects a leader.
+"""Changes the role of a broker in a DLedger group, when `dledger_role` has decided it.
 
 Source: BrokerController.changeToMaster, changeToSlave of RocketMQ 4.6.0. Differs: a new master knows all
 topics and groups with messages. A new master of 4.6.0 responds TOPIC_NOT_EXIST for topics that it had

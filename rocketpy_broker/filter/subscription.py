@@ -1,4 +1,4 @@
-"""Filters of subscriptions, which each message must pass.
+"""Makes the filters of subscriptions, which each message must pass. `QueueReader` applies them.
 
 Source: FilterAPI, ExpressionMessageFilter, ExpressionForRetryMessageFilter of RocketMQ 4.6.0.
 """

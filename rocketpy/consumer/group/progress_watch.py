@@ -1,4 +1,4 @@
-"""ProgressWatch: what of a group member's work succeeds, for `health()`. No I/O.
+"""ProgressWatch: records which work of a group member succeeds, for `health()`. No I/O.
 
 It follows the assignment of each topic's queues, each assigned queue from its assignment to its revocation,
 the locks of orderly queues, and the commits of offsets; see `Progress`.

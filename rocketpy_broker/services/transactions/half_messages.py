@@ -1,4 +1,4 @@
-"""The open transactions: half messages without a commit or rollback.
+"""The open transactions: half messages without a commit or rollback, and whether to check one of them.
 
 Half messages are in RMQ_SYS_TRANS_HALF_TOPIC. The end of a transaction is an op record in
 RMQ_SYS_TRANS_OP_HALF_TOPIC, whose body is the queue offset of its half message as text (QUIRKS 28). Each

@@ -1,4 +1,7 @@
-"""Reads messages by queue offset. Source: RocketMQ DefaultMessageStore getMessage."""
+"""Reads messages by queue offset, and finds queue offsets by store time.
+
+Source: RocketMQ DefaultMessageStore getMessage.
+"""
 
 from __future__ import annotations
 

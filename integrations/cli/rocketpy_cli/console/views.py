@@ -1,4 +1,7 @@
-"""Renders the templates. All values are escaped, so that no part of a message is interpreted as HTML."""
+"""Renders the templates, and converts values from and to text.
+
+All values are escaped, so that no part of a message is interpreted as HTML.
+"""
 
 from __future__ import annotations
 
