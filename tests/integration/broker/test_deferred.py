@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rocketpy import LocalTransactionState, Message, Producer
 from rocketpy.protocol.bodies import ConsumerOffsetSerializeWrapper, HeartbeatData, ProducerData
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
@@ -30,7 +31,7 @@ from rocketpy_broker.store import MessageStore
 from tests.golden_data import manifest, parsed
 from tests.integration.delays import jump_ahead
 from tests.integration.raw_client import RawClient, serving
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, until
 
 SETTINGS = {
     "brokerFastFailureEnable": "false",  # on a busy machine the broker would reject sends
@@ -605,3 +606,19 @@ def _comparable(found: Structure) -> Structure:
     for name in ("SCHEDULE_TOPIC_XXXX/1", "SCHEDULE_TOPIC_XXXX/2"):
         found[name] = [(0, *entry[1:]) for entry in found[name]]
     return found
+
+
+async def test_finished_transactions_stay_finished_after_a_restart(tmp_path: Path) -> None:
+    """Producers would be asked about committed messages, and these be delivered again."""
+    for number in (1, 2):
+        async with EmbeddedCluster(tmp_path / "store", settings=SETTINGS) as cluster:
+            (broker,) = cluster.brokers
+            assert broker.deferred.halves == number - 1
+            async with Producer("g", cluster.namesrv_address) as producer:
+                for state in (LocalTransactionState.COMMIT, LocalTransactionState.UNKNOWN):
+                    await producer.send_in_transaction(
+                        Message("T", b"x"),
+                        local_transaction=lambda _, state=state: state,  # type: ignore[misc]
+                        check=lambda _: LocalTransactionState.UNKNOWN,
+                    )
+            await until(lambda: broker.deferred.halves == number)  # noqa: B023
