@@ -11,6 +11,8 @@ _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-
 """Control characters, line and paragraph separators, and marks that change the direction of text."""
 
 _NEAR_MAX: Final = 3
+_BLOCKED_S: Final = 0.1
+"""A timer that is later than this by far exceeds the usual delays of an event loop."""
 
 
 def printable(text: str) -> str:
@@ -21,6 +23,17 @@ def printable(text: str) -> str:
 def escape_json(text: str) -> str:
     """Return JSON text with those control characters escaped that JSON itself allows in strings."""
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def blocked_text(late_s: float) -> str:
+    """Return the end of an error about a timeout whose timer was this late; empty if it was in time.
+
+    Code that blocks the event loop, such as a long computation or a blocking call in a coroutine, keeps
+    responses from being read. So does a machine that does not run the process.
+    """
+    if late_s <= _BLOCKED_S:
+        return ""
+    return f"; the event loop was blocked for at least {late_s:.1f} s, by other code or an overloaded machine"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -27,6 +27,7 @@ from rocketpy.protocol.remoting.connection import Connection, Waiter
 from rocketpy.protocol.remoting.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
+from rocketpy.runtime.text import blocked_text
 from rocketpy.transport.base import ChannelOptions
 from rocketpy.transport.memory_budget import ConnectionMemory, MemoryBudget
 from rocketpy.transport.stream import StreamProtocol
@@ -600,9 +601,11 @@ class Channel(StreamProtocol):
             self._watch_deadlines()
 
     def _sweep(self) -> None:
+        now_s = self._loop.time()
+        late_s = 0.0 if self._sweeper is None else now_s - self._sweeper.when()
         self._sweeper = None
         self._swept_ms = float("inf")
-        self._connection.expire(self._loop.time() * 1000)
+        self._connection.expire(now_s * 1000, blocked_text(late_s))
         if self._connection.in_flight:
             self._watch_deadlines()
 

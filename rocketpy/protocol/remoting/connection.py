@@ -144,8 +144,8 @@ class Connection:
         command.flag |= FLAG_READS_MSGPACK
         return encode_command(command, CODEC_MSGPACK if self._peer_reads_msgpack else 0)
 
-    def expire(self, now_ms: float) -> int:
-        """Fail every request whose deadline has passed; return their number."""
+    def expire(self, now_ms: float, reason: str = "") -> int:
+        """Fail every request whose deadline has passed; return their number. reason: end of the error."""
         if now_ms < self._earliest_ms:
             return 0
         late = [opaque for opaque, (_, deadline_ms) in self._in_flight.items() if deadline_ms <= now_ms]
@@ -153,7 +153,8 @@ class Connection:
         self._earliest_ms = min((deadline for _, deadline in self._in_flight.values()), default=float("inf"))
         for waiter in waiters:
             if not waiter.done():
-                waiter.set_exception(RequestTimeout(f"{self.peer} did not respond in time{MAYBE_HANDLED}"))
+                text = f"{self.peer} did not respond in time{MAYBE_HANDLED}{reason}"
+                waiter.set_exception(RequestTimeout(text))
         return len(late)
 
     def close(self, reason: str) -> int:

@@ -7,6 +7,7 @@ import errno
 import inspect
 import ssl
 import sys
+import time
 import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -246,3 +247,16 @@ async def test_clients_read_the_variables_of_the_command(
     monkeypatch.delenv("NAMESRV_ADDR")
     with pytest.raises(ConfigInvalid, match="set ROCKETPY_NAMESRV or NAMESRV_ADDR"):
         await AdminClient().start()
+
+
+async def test_a_blocked_event_loop_is_named_as_the_cause() -> None:
+    """A user would search the broker for a delay that the program itself has caused."""
+    async with one_broker() as (producer, broker, _):
+        await producer.send(MESSAGE)
+        broker.script = silent
+        sending = asyncio.create_task(producer.send(MESSAGE, timeout_ms=50))
+        for _ in range(5):
+            await asyncio.sleep(0)  # the request is written
+        time.sleep(0.5)  # noqa: ASYNC251 - the mistake
+        with pytest.raises(RequestTimeout, match=r"event loop was blocked for at least 0\.\d s"):
+            await sending
