@@ -123,13 +123,18 @@ def described_fields(tree: ast.AST) -> Iterator[int]:
             continue
         if re.search(r"^Attributes:$", text, re.MULTILINE):
             yield node.lineno
-        if any(isinstance(inner, ast.FunctionDef) and inner.name == "__init__" for inner in node.body):
-            continue  # it describes arguments
         described = re.findall(r"(?:^|[.;]\s)\s*(\w+(?:, \w+)*):\s", text, re.MULTILINE)
         names = {name for group in described for name in group.split(", ")}
+        fields = list(node.body)
         for inner in node.body:
-            if isinstance(inner, ast.AnnAssign) and ast.unparse(inner.target) in names:
-                yield inner.lineno
+            if isinstance(inner, ast.FunctionDef) and inner.name in ("__init__", "__post_init__"):
+                names -= {arg.arg for arg in (*inner.args.args, *inner.args.kwonlyargs)}  # it describes them
+                fields += inner.body
+        for field in fields:
+            if isinstance(field, ast.Assign | ast.AnnAssign):
+                target = field.targets[0] if isinstance(field, ast.Assign) else field.target
+                if ast.unparse(target).removeprefix("self.") in names:
+                    yield field.lineno
 
 
 def _docstrings() -> tuple[list[str], int]:

@@ -47,14 +47,7 @@ RequestHandler = Callable[[Channel, Command], Command | bytes | None]
 
 
 class PeerConnection:
-    """The connection to one peer, reopened on use.
-
-    channel: the open channel or None; never cache it. last_error: why the last attempt failed or the
-    connection ended; None while it is open. opened_ms: when the last channel was opened, in ms of the event
-    loop's clock. version: RocketMQ's number of the peer's version, from its response to a heartbeat on this
-    connection; None until then. stores_reasons: whether the peer stores the reasons of dead letters, as far
-    as is known.
-    """
+    """The connection to one peer, reopened on use."""
 
     __slots__ = (
         "_pool",
@@ -72,10 +65,17 @@ class PeerConnection:
         self._waiting: list[OpenCallback] = []
         self.address: str = address
         self.channel: Channel | None = None
+        """The open channel or None; never cache it."""
         self.last_error: Exception | None = None
+        """Why the last attempt failed or the connection ended; None while it is open."""
         self.opened_ms: float = 0.0
+        """When the last channel was opened, in ms of the event loop's clock."""
         self.version: int | None = None
+        """RocketMQ's number of the peer's version, from its response to a heartbeat on this connection;
+        None until then.
+        """
         self.stores_reasons: bool = False
+        """Whether the peer stores the reasons of dead letters, as far as is known."""
 
     def learn(self, response: Command) -> None:
         """Store what the response to a heartbeat says about the peer."""

@@ -30,8 +30,7 @@ _UNREGISTER_TIMEOUT_MS: Final = 1000
 class Heartbeats:
     """The heartbeats of a client.
 
-    timeout_ms: of each. now_ms: monotonic time. client_id: empty before the start. producers: how many
-    producers each group has. consumers: by group, a function that returns its part of a heartbeat.
+    timeout_ms: of each. now_ms: monotonic time.
     """
 
     def __init__(self, tasks: Tasks, timeout_ms: float, now_ms: Callable[[], float]) -> None:
@@ -39,8 +38,11 @@ class Heartbeats:
         self._timeout_ms = timeout_ms
         self._now_ms = now_ms
         self.client_id: str = ""
+        """The client id; empty before the start."""
         self.producers: Counter[str] = Counter()
+        """How many producers each group has."""
         self.consumers: dict[str, Callable[[], ConsumerData]] = {}
+        """By group, a function that returns its part of a heartbeat."""
         self._progress: dict[str, Progress] = {}
         """By the address of the broker."""
         self._version_waiting: dict[PeerConnection, list[OpenCallback]] = {}

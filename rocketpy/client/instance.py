@@ -51,15 +51,12 @@ P = TypeVar("P")
 
 
 class ClientInstance:
-    """The client of one event loop and configuration; `acquire` and `release` count its users.
-
-    address: the local IP address, packed. on_fork: called in a forked child with the error that every later
-    use raises. thread: the id of the thread in which the event loop last ran.
-    """
+    """The client of one event loop and configuration; `acquire` and `release` count its users."""
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
         self.address: bytes = client_ids.LOOPBACK
+        """The local IP address, packed."""
         self.client_id: str = ""
         self.tasks: Tasks = Tasks("the client")
         options = replace(config.channel, codec=CODECS[config.codec], ssl=config.ssl or config.channel.ssl)
@@ -78,11 +75,13 @@ class ClientInstance:
         self._started = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self.thread: int = threading.get_ident()
+        """The id of the thread in which the event loop last ran."""
         self._closed = False
         self._parts: dict[object, object] = {}
         self._registered: set[tuple[str, tuple[str, ...]]] = set()
         self._pid = os.getpid()
         self.on_fork: list[Callable[[RocketError], None]] = []
+        """Called in a forked child with the error that every later use raises."""
 
     # -- life ---------------------------------------------------------------------------------
 

@@ -457,19 +457,20 @@ def _has_ended(poller: Poller) -> bool:
 class _PollBuffer:
     """The `ConsumeService` of a `LitePullConsumer`: keeps pulled messages until the poll after theirs.
 
-    awaits_commits: whether the application commits. changed: set when there may be messages to take, and at
-    the end. polled: messages that do not count as processed yet, by the task or thread that polled them.
-    polled_to: the offset after the polled messages of each queue.
+    awaits_commits: whether the application commits.
     """
 
     def __init__(self, *, awaits_commits: bool) -> None:
         self.changed = asyncio.Event()
+        """Set when there may be messages to take, and at the end."""
         self.polled_to: dict[MessageQueue, int] = {}
+        """The offset after the polled messages of each queue."""
         self._awaits_commits = awaits_commits
         self._committed: dict[MessageQueue, int] = {}
         self._is_over = False
         self._ready: dict[Puller, None] = {}
         self.polled: dict[Poller, list[tuple[Puller, list[MessageExt]]]] = {}
+        """Messages that do not count as processed yet, by the task or thread that polled them."""
         self._finished = asyncio.Event()
 
     def submit(self, puller: Puller, messages: list[MessageExt], failed: int = 0) -> None:

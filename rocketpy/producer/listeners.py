@@ -25,7 +25,7 @@ class Listeners(ListenerFanout[SendListener]):
     """The send listeners of one producer.
 
     locate: returns the address of a queue's broker. tasks: of the client. telemetry: becomes a listener once
-    it is active, and is `dormant` until then. settle_listeners: notified when a transaction ends.
+    it is active, and is `dormant` until then.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Listeners(ListenerFanout[SendListener]):
         self.settle_listeners: ListenerFanout[SettleListener] = ListenerFanout(
             "settle", logging.getLogger("rocketpy")
         )
+        """Notified when a transaction ends."""
         self.dormant: DormantTelemetry = DormantTelemetry(telemetry, self._attach)
         self._namespace = namespace
         self._group = group

@@ -16,18 +16,17 @@ STALLED_AFTER_MS: Final = 60_000
 
 
 class Progress:
-    """The progress of one operation.
-
-    since_ms: the time of the last success, or of the begin, in ms of a monotonic clock. reason: of the last
-    failure; None after a success. is_lasting: whether only an operator can end the failure.
-    """
+    """The progress of one operation."""
 
     __slots__ = ("is_lasting", "reason", "since_ms")
 
     def __init__(self, now_ms: float) -> None:
         self.since_ms: float = now_ms
+        """The time of the last success, or of the begin, in ms of a monotonic clock."""
         self.reason: str | None = None
+        """The reason of the last failure; None after a success."""
         self.is_lasting: bool = False
+        """Whether only an operator can end the failure."""
 
     def succeeded(self, now_ms: float) -> None:
         """Record a success."""
@@ -73,11 +72,12 @@ class FailingJob(NamedTuple):
 class Jobs:
     """The jobs of a component that log their errors and are tried again, such as saves and deletions.
 
-    A job is a problem when its runs of a minute have all failed. clock_ms: monotonic time.
+    A job is a problem when its runs of a minute have all failed.
     """
 
     def __init__(self) -> None:
         self.clock_ms: Callable[[], float] = _monotonic_ms
+        """Returns the monotonic time."""
         self.failing: dict[str, FailingJob] = {}
 
     def ended(self, job: str, error: BaseException | None = None) -> None:

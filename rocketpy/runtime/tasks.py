@@ -46,14 +46,14 @@ class Tasks:
 
     component: its name, for logs and errors. A failure is logged at ERROR with its traceback. The first one
     is stored in `failure`, for `health()` of the component, and passed to `on_failure`, for instance to
-    `Tasks.fail_with` of the enclosing component. failing: the periodic calls that failed last time, with a
-    text for `health()`.
+    `Tasks.fail_with` of the enclosing component.
     """
 
     def __init__(self, component: str, on_failure: OnFailure | None = None) -> None:
         self.component: Final = component
         self.failure: RocketError | None = None
         self.failing: Final[dict[PeriodicCall, str]] = {}
+        """The periodic calls that failed last time, with a text for `health()`."""
         self.on_failure: list[OnFailure] = [] if on_failure is None else [on_failure]
         self._failed = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -186,7 +186,7 @@ class Tasks:
 
 
 class PeriodicCall:
-    """Calls a function periodically, see `Tasks.every`. task: runs the calls; it may be cancelled."""
+    """Calls a function periodically, see `Tasks.every`."""
 
     def __init__(
         self, tasks: Tasks, interval_s: Interval, function: PeriodicFunction, name: str, first_s: float | None
@@ -201,6 +201,7 @@ class PeriodicCall:
         self._wakes = asyncio.Event()
         self._is_stopped = False
         self.task: Final = tasks.spawn(self._run(self._interval_s if first_s is None else first_s), name)
+        """Runs the calls; it may be cancelled."""
 
     @property
     def _interval_s(self) -> float:

@@ -23,13 +23,14 @@ _CHECK_INTERVAL_S: Final = 0.001
 class ListenerFanout(Generic[L]):
     """Calls each listener of one kind.
 
-    kind: names it in log lines ("a settle listener failed"). all: the listeners, in the order of their calls.
+    kind: names it in log lines ("a settle listener failed").
     """
 
     __slots__ = ("_kind", "_limited_log", "all")
 
     def __init__(self, kind: str, log: logging.Logger, listeners: Iterable[L] = ()) -> None:
         self.all: tuple[L, ...] = tuple(listeners)
+        """The listeners, in the order of their calls."""
         self._kind = kind
         self._limited_log = RateLimitedLog(log, _LOG_INTERVAL_S)
 

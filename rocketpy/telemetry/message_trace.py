@@ -73,11 +73,12 @@ class TraceSender(Protocol):
 class MessageTrace:
     """The reports of one producer or consumer: a `SendListener`, and a `ProcessListener`.
 
-    dropped: number of lost reports. Close it after the producer or consumer that it reports about.
+    Close it after the producer or consumer that it reports about.
     """
 
     def __init__(self, config: MessageTraceConfig, sender: TraceSender) -> None:
         self.dropped: int = 0
+        """Number of lost reports."""
         self._config = config
         self._sender = sender
         self._reports: list[tuple[str, TraceRecord]] = []

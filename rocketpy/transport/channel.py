@@ -109,10 +109,7 @@ _turns: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _TurnScheduler]] = We
 
 
 class Channel(StreamProtocol):
-    """One connection: sends requests, passes requests of the peer to an endpoint, and enforces its limits.
-
-    is_writable: False while too many bytes are unsent; wait with `drain` or `when_writable`.
-    """
+    """One connection: sends requests, passes requests of the peer to an endpoint, and enforces its limits."""
 
     def __init__(
         self,
@@ -152,6 +149,7 @@ class Channel(StreamProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self.is_writable: bool = True
+        """False while too many bytes are unsent; wait with `drain` or `when_writable`."""
         self._awaiting_writable: list[Callable[[], None]] = []
         self._close_log = close_log
         self._budget = budget

@@ -77,10 +77,7 @@ class MemoryListener:
 
 
 class _Pipe(asyncio.Transport):
-    """One end of a connection: buffers written bytes until the protocol of the peer has received them.
-
-    reading: whether this end accepts bytes from the peer. lost: whether `connection_lost` was called.
-    """
+    """One end of a connection: buffers written bytes until the protocol of the peer has received them."""
 
     peer: _Pipe
 
@@ -97,8 +94,10 @@ class _Pipe(asyncio.Transport):
         self._high = 64 * 1024
         self._writing_paused = False
         self.reading = True
+        """Whether this end accepts bytes from the peer."""
         self.closing = False
         self.lost = False
+        """Whether `connection_lost` was called."""
         self._scheduled = False
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:

@@ -43,7 +43,7 @@ class _Sample(NamedTuple):
 
 
 class Counter:
-    """A growing value. times: number of increments.
+    """A growing value.
 
     A value that does not change is not sampled: a broker may have many thousand topics without traffic.
     """
@@ -53,6 +53,7 @@ class Counter:
     def __init__(self) -> None:
         self.value = 0
         self.times = 0
+        """Number of increments."""
         self._samples: dict[str, list[_Sample]] = {period: [] for period in _PERIODS}
         self._settled: int | None = None
         """`times` in the last sample of each period, if they agree."""

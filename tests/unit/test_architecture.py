@@ -284,6 +284,10 @@ def test_a_raw_task_is_found() -> None:
         ('class Place:\n    """A place. name, at: as on disk."""\n    name: str\n    at: int\n', [3, 4]),
         ('class Place:\n    """A place.\n\n    Attributes:\n        at: In bytes.\n    """\n', [1]),
         ('class Place:\n    """A place."""\n    at: int\n    """In bytes."""\n', []),
+        (
+            'class Place:\n    """Spot. end: its."""\n    def __init__(self, at):\n        self.end = at\n',
+            [4],
+        ),
     ],
 )
 def test_a_field_that_its_class_describes_is_found(source: str, found: list[int]) -> None:

@@ -32,20 +32,20 @@ RouteCallback = Callable[[RocketError | None], None]
 
 
 class CachedRoute:
-    """The cached route of a topic.
-
-    route: from the last response that had one. error: why the last request got no route, or None. waiting:
-    callbacks of the current request. changed: called after each change of the route.
-    """
+    """The cached route of a topic."""
 
     __slots__ = ("changed", "error", "name", "route", "waiting")
 
     def __init__(self, name: str) -> None:
         self.name: str = name
         self.route: TopicRouteData | None = None
+        """The route of the last response that had one."""
         self.error: RocketError | None = None
+        """Why the last request got no route, or None."""
         self.waiting: list[RouteCallback] = []
+        """Callbacks of the current request."""
         self.changed: list[Callable[[], None]] = []
+        """Called after each change of the route."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,7 @@ def limits_of(config: MemberConfig, count: int, span_max: int | None) -> Limits:
 class _PulledBatch:
     """The messages of one pull.
 
-    messages: in the order of offsets. last: the highest offset. size: bytes of all bodies. left: unfinished
-    messages by offset; None while no message is finished.
+    messages: in the order of offsets.
     """
 
     __slots__ = ("last", "left", "messages", "size")
@@ -64,8 +63,11 @@ class _PulledBatch:
     def __init__(self, messages: Sequence[MessageExt]) -> None:
         self.messages: Final = messages
         self.last: Final = messages[-1].queue_offset
+        """The highest offset."""
         self.size: Final = sum([len(message.body) for message in messages])
+        """Bytes of all bodies."""
         self.left: dict[int, MessageExt] | None = None
+        """Unfinished messages by offset; None while no message is finished."""
 
     @property
     def first(self) -> int:
@@ -76,10 +78,7 @@ class _PulledBatch:
 class ProcessQueue:
     """The cached messages of a queue.
 
-    queue: with its namespace. next_offset: where the next pull begins. count: number of cached messages.
-    size: bytes of their bodies. dropped: the queue was revoked; no handler call begins any more. lock: the
-    progress of its lock, for orderly consumption. pulled_ms, consumed_ms: when the last pull began, and when
-    messages were last finished. All times are in ms of a monotonic clock.
+    queue: with its namespace. next_offset: where the next pull begins. Times are in ms of a monotonic clock.
     """
 
     __slots__ = (
@@ -101,12 +100,18 @@ class ProcessQueue:
         self.queue: Final = queue
         self.next_offset: int = next_offset
         self.count: int = 0
+        """Number of cached messages."""
         self.size: int = 0
+        """Bytes of their bodies."""
         self.dropped: bool = False
+        """Whether the queue was revoked; then no handler call begins any more."""
         self._locked_ms: int | None = None
         self.lock: Final = Progress(now_ms)  # without a lock, of the assignment, as in RocketMQ
+        """The progress of its lock, for orderly consumption."""
         self.pulled_ms: int = now_ms
+        """When the last pull began."""
         self.consumed_ms: int = now_ms
+        """When messages were last finished."""
         self._batches: deque[_PulledBatch] = deque()
         self._waiting: deque[MessageExt] = deque()
         self._last = next_offset

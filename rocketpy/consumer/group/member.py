@@ -58,11 +58,6 @@ class GroupMember:
     before they are pulled. span_max: see `PushConfig`. carries_filter: whether pulls carry the subscription.
     commits_by_pull: whether pulls carry the offset to commit. handles_retries: whether the member consumes
     the retry topic. stores_offsets: whether offsets are committed automatically.
-
-    is_rebalanced: whether the rebalance of the group assigns queues to the member; otherwise the application
-    does. locks_queues: whether queues are consumed only with a lock. undecodable: number of messages that
-    could not be decoded. pullers: of the assigned queues that were acquired. queues_of: the queues of each
-    topic whose route was found.
     """
 
     def __init__(
@@ -87,19 +82,24 @@ class GroupMember:
         self.orderly: Final = orderly
         self.broadcasting: Final = config.model is MessageModel.BROADCASTING
         self.locks_queues: Final = orderly and not self.broadcasting
+        """Whether queues are consumed only with a lock."""
         self.api: ConsumerApi = ConsumerApi(client, self.group, _REQUEST_TIMEOUT_MS)
         self.tasks: Tasks = Tasks(f"consumer group {self.group}")
         self.started_ms: Final = time.time_ns() // 1_000_000
         self.stats: ConsumerStats = ConsumerStats(client.now_ms())
         self.pullers: dict[MessageQueue, Puller] = {}
+        """The pullers of the assigned queues that were acquired."""
         self.subscriptions: dict[str, SubscriptionData] = {}
         self.queues_of: dict[str, tuple[MessageQueue, ...]] = {}
+        """The queues of each topic whose route was found."""
         self.handles_retries: Final = handles_retries and not self.broadcasting
         self.consume_service: ConsumeService | None = None
         self.offsets: OffsetStore = offset_store(self.api, config, group)
         self.closing: bool = False
         self.is_rebalanced: bool = True
+        """Whether the rebalance of the group assigns queues to the member; otherwise the application does."""
         self.undecodable: int = 0
+        """Number of messages that could not be decoded."""
         self.stores_offsets: Final = stores_offsets
         self._span_max = span_max
         self._retry_topic = retry_topic(self.group)

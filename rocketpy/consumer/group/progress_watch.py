@@ -25,8 +25,8 @@ class ProgressWatch:
     """The progress of a member.
 
     retry_topic: of the group, which its brokers create when they know the group. pullers: of the assigned
-    queues that were acquired. is_paused: whether the application has paused the consumer. queues: the
-    progress of each assigned queue. commits: of the commits of offsets; None if they are not automatic.
+    queues that were acquired. is_paused: whether the application has paused the consumer. commits: of the
+    commits of offsets; None if they are not automatic.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class ProgressWatch:
         self._filters: dict[str, Progress] = {}
         """Rejected filters."""
         self.queues: dict[MessageQueue, Progress] = {}
+        """The progress of each assigned queue."""
         self.commits: Progress | None = self._new() if commits else None
         self._failed_commit: str | None = None
         """The failure of the application's last commit, if commits are not automatic."""

@@ -38,9 +38,7 @@ _calling: Final[contextvars.ContextVar[HandlerAdapter]] = contextvars.ContextVar
 class HandlerAdapter:
     """Calls a handler with a batch of messages, and the listeners before and after each call.
 
-    handler, batch_handler: exactly one is given; a `handler` gets batches of one message. context: each call
-    gets a copy of it, so no call sees context variables that another has set. See `use_context`. Nothing runs
-    in it, so threads may copy it at any time.
+    handler, batch_handler: exactly one is given; a `handler` gets batches of one message.
     """
 
     def __init__(
@@ -48,6 +46,9 @@ class HandlerAdapter:
     ) -> None:
         self._listeners = listeners
         self.context: contextvars.Context = contextvars.Context()
+        """Each call gets a copy of it, so no call sees context variables that another has set. See
+        `use_context`. Nothing runs in it, so threads may copy it at any time.
+        """
         chosen = handler if handler is not None else batch_handler
         self._handler = cast(Callable[[Any], HandlerResult | Awaitable[HandlerResult]], chosen)
         self.name: Final = name_of(chosen)

@@ -55,11 +55,7 @@ class _OpenBatch:
 
 @dataclass(eq=False)
 class Accumulator:
-    """The open batches of one producer: one for each topic, and one for each queue that callers chose.
-
-    last_batch_was_single: whether the last batch had one message; True before the first batch, always False
-    with `linger_ms`. If it is True, a send is not batched while nothing is in flight.
-    """
+    """The open batches of one producer: one for each topic, and one for each queue that callers chose."""
 
     config: InitVar[BatchConfig]
     limiter: InFlightLimiter
@@ -82,6 +78,9 @@ class Accumulator:
         """The open batches: of a topic, or of a queue that the callers chose."""
         self._timer: asyncio.Handle | None = None
         self.last_batch_was_single: bool = not self._linger_s
+        """Whether the last batch had one message; True before the first batch, always False with
+        `linger_ms`. If it is True, a send is not batched while nothing is in flight.
+        """
 
     def add(
         self,

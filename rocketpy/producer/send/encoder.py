@@ -44,14 +44,14 @@ class BatchPart(NamedTuple):
 class MessageEncoder:
     """Makes the sends of one producer.
 
-    address: of the client, for unique ids. namespace: of the client. compress_above: a longer body is to be
-    compressed.
+    address: of the client, for unique ids. namespace: of the client.
     """
 
     def __init__(self, config: ProducerConfig, address: bytes, namespace: str = "") -> None:
         self._config = config
         compression = config.compression
         self.compress_above: int = compression.above_bytes
+        """A longer body is to be compressed."""
         self._compress = partial(
             compress_if_worth,
             compression_type=COMPRESSION_TYPES[compression.type],

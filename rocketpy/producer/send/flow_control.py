@@ -13,14 +13,16 @@ from rocketpy.errors import FlowControlled, RocketError
 class InFlightLimiter:
     """Counts messages in flight. Above a limit, callers wait in order.
 
-    count, bytes: messages in flight, and the bytes of their bodies. closed: why sends are rejected, or None.
     A place granted to a waiter already counts before the waiter runs, so that no later caller overtakes it.
     """
 
     def __init__(self, max_count: int, max_bytes: int) -> None:
         self.count: int = 0
+        """Messages in flight."""
         self.bytes: int = 0
+        """Bytes of their bodies."""
         self.closed: RocketError | None = None
+        """Why sends are rejected, or None."""
         self._max_count = max_count
         self._max_bytes = max_bytes
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
@@ -118,10 +120,7 @@ class SendWindow:
     to half of that time, and shrinks above it. If the broker takes that long when little is in flight, the
     limit grows in steps.
 
-    in_flight: bytes that were written and have no response yet, with an estimate for the overhead of each
-    message. limit: their maximum; with nothing in flight, a request of any size may be written. was_full:
-    whether a request had to wait since the last measurement. timed: whether the round trip of a request is
-    being measured, of one at a time. timeout_ms: the usual timeout of a send.
+    timeout_ms: the usual timeout of a send.
 
     Source: TCP Vegas for the limit, RFC 6298 for the expected round trip.
     """
@@ -131,9 +130,15 @@ class SendWindow:
 
     def __init__(self, timeout_ms: float) -> None:
         self.in_flight: int = 0
+        """Bytes that were written and have no response yet, with an estimate for the overhead of each
+        message.
+        """
         self.timed: bool = False
+        """Whether the round trip of a request is being measured, of one at a time."""
         self.limit: int = self._MIN
+        """Maximum of `in_flight`; with nothing in flight, a request of any size may be written."""
         self.was_full: bool = False
+        """Whether a request had to wait since the last measurement."""
         self._target_ms = timeout_ms / 8
         self._mean_ms = self._deviation_ms = self._last_ms = 0.0
         self._last_load = 1

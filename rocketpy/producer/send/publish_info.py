@@ -27,10 +27,7 @@ from rocketpy.runtime.progress import Jobs
 class TopicPublishInfo:
     """One topic of one producer.
 
-    topic: as the application knows it, without its namespace. queue_connections: the queues in round-robin
-    order, each with the connection to its broker; empty while no route is known. connections: one to each
-    master in the route. next_index: counts the sends, for round robin. may_batch: whether brokers accept
-    batches for this topic. single, batch, reply: templates of its requests. jobs: records look-ups.
+    topic: as the application knows it, without its namespace. jobs: records look-ups.
     """
 
     def __init__(
@@ -39,9 +36,15 @@ class TopicPublishInfo:
         self.topic = topic
         self._jobs = jobs
         self.next_index: int = random.randrange(1 << 16)
+        """Counts the sends, for round robin."""
         self.queue_connections: list[tuple[MessageQueue, PeerConnection]] = []
+        """The queues in round-robin order, each with the connection to its broker; empty while no route is
+        known.
+        """
         self.connections: list[PeerConnection] = []
+        """The connections to the masters in the route, one each."""
         self.may_batch: bool = not topic.startswith(RETRY_TOPIC_PREFIX)
+        """Whether brokers accept batches for this topic."""
         name = check_topic(wrap(client.config.namespace, topic)) if client.config.namespace else topic
         self._default_queues = config.default_topic_queues
         template = partial(
@@ -53,8 +56,11 @@ class TopicPublishInfo:
             signer=client.connections.signer,
         )
         self.single: SendTemplate = template(RequestCode.SEND_MESSAGE_V2)
+        """Makes the requests with one message."""
         self.batch: SendTemplate = template(RequestCode.SEND_BATCH_MESSAGE)
+        """Makes the requests with a batch."""
         self.reply: SendTemplate = template(RequestCode.SEND_REPLY_MESSAGE_V2)
+        """Makes the requests with a reply."""
         self._client = client
         self._own = client.routes.entry(name)
         self._default = client.routes.entry(config.default_topic)

@@ -61,13 +61,11 @@ def are_ok(results: Sequence[SendResult]) -> bool:
 
 
 class LessDurable:
-    """Counts and logs the messages that brokers store with another status than SEND_OK.
-
-    messages: their number.
-    """
+    """Counts and logs the messages that brokers store with another status than SEND_OK."""
 
     def __init__(self) -> None:
         self.messages: int = 0
+        """Number of these messages."""
         self._log = RateLimitedLog(log)
 
     def record(self, results: Sequence[SendResult]) -> None:

@@ -66,8 +66,7 @@ _BROKER_ERRORS: Final = (TransportError, BrokerError, RemoteProtocolError)
 class Sender:
     """Makes the attempts of one producer's pending sends, and ends each send once.
 
-    limiter: counts the messages in flight; a send that ends is released there. less_durable: counts messages
-    stored with another status than SEND_OK.
+    limiter: counts the messages in flight; a send that ends is released there.
     """
 
     def __init__(
@@ -89,6 +88,7 @@ class Sender:
         self._checks = tuple(checks)
         self._require_send_ok = config.require_send_ok
         self.less_durable: LessDurable = LessDurable()
+        """Counts messages stored with another status than SEND_OK."""
         self._loop = asyncio.get_running_loop()
         self._tasks = client.tasks
         latency = config.latency

@@ -93,15 +93,13 @@ def _not_unicode(error: UnicodeEncodeError) -> LocalProtocolError:
 
 
 class Signer:
-    """Signs the requests of one client with version 1. Its repr does not contain the secret key.
-
-    fields: the ext fields that identify the account, without the signature.
-    """
+    """Signs the requests of one client with version 1. Its repr does not contain the secret key."""
 
     __slots__ = ("_secret_key", "fields")
 
     def __init__(self, access_key: str, secret_key: str, security_token: str | None = None) -> None:
         self.fields: Final = {ACCESS_KEY: access_key}
+        """The ext fields that identify the account, without the signature."""
         if security_token is not None:
             self.fields[SECURITY_TOKEN] = security_token
         self._secret_key = secret_key.encode()

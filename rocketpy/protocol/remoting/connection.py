@@ -42,7 +42,7 @@ class Connection:
     """Decodes frames, numbers requests, and keeps the table of requests in flight.
 
     codec: of the headers of sent requests. With `CODEC_MSGPACK`, JSON is used until the peer has announced
-    that it reads MessagePack. peer: its address, for error texts.
+    that it reads MessagePack.
     """
 
     __slots__ = (
@@ -63,6 +63,7 @@ class Connection:
         max_header_bytes: int = MAX_HEADER_BYTES,
     ) -> None:
         self.peer: str = "the peer"
+        """The address of the peer, for error texts."""
         self._codec = codec
         self._decoder = FrameDecoder(max_frame_bytes, max_header_bytes)
         self._in_flight: dict[int, tuple[Waiter, float]] = {}

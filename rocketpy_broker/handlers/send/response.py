@@ -51,12 +51,14 @@ ParkResponses = Callable[[list[ParkedResponse], int], None]
 class SendResponses:
     """Encodes the responses to sends of one broker.
 
-    store_host: 8 or 20 bytes, with which every message id begins. less_durable: number of stored messages, by
-    the code of a response that says that they are not flushed or replicated as configured.
+    store_host: 8 or 20 bytes, with which every message id begins.
     """
 
     def __init__(self, *, store_host: bytes, region_id: str, trace_on: bool) -> None:
         self.less_durable: dict[int, int] = dict.fromkeys(_LESS_DURABLE, 0)
+        """Number of stored messages, by the code of a response that says that they are not flushed or
+        replicated as configured.
+        """
         self._id = store_host.hex().upper() + "%016X"
         self._error_header = SendMessageErrorHeader(msg_region=region_id, trace_on=trace_on)
         fields: dict[str, str | Raw] = {

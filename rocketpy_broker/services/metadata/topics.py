@@ -103,11 +103,7 @@ def _reordered(table: Mapping[str, TopicConfig], ordered: Mapping[str, str]) -> 
 
 
 class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
-    """The topics by name.
-
-    on_change: called with new and changed topics when they are in use, and with an empty mapping after topics
-    were removed.
-    """
+    """The topics by name."""
 
     def __init__(
         self,
@@ -135,6 +131,9 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
         self.plain_queues = _plain_queues(self._table)
         """name -> number of write queues, of the topics whose sends need no further checks."""
         self.on_change: Callable[[Mapping[str, TopicConfig]], None] = _ignore_change
+        """Called with new and changed topics when they are in use, and with an empty mapping after topics
+        were removed.
+        """
         self.deleted: dict[str, int] = {}
         """Topic -> end of the commit log when it was deleted last; see `TopicConfigSerializeWrapper`."""
 

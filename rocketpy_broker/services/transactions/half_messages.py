@@ -44,11 +44,13 @@ class _OpRecord(NamedTuple):
 
 
 class HalfMessageTable:
-    """Open half messages by queue offset. next_half, next_op: next offsets to read in the two queues."""
+    """Open half messages by queue offset."""
 
     def __init__(self, half_offset: int = 0, op_offset: int = 0) -> None:
         self.next_half = half_offset
+        """Next offset to read in the half queue."""
         self.next_op = op_offset
+        """Next offset to read in the op queue."""
         self.open: dict[int, HalfMessage] = {}
         self._newest: dict[int, int] = {}
         """Queue offset of an earlier copy -> queue offset of the newest copy, which is open."""

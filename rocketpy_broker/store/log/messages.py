@@ -31,18 +31,17 @@ _TIMESTAMP: Final = head_fields("sys_flag", "store_timestamp")
 
 
 class QueueCursor:
-    """One queue as the commit log sees it.
-
-    topic_bytes: the topic in UTF-8. next_offset: queue offset of the next message.
-    """
+    """One queue as the commit log sees it."""
 
     __slots__ = ("next_offset", "queue_id", "topic", "topic_bytes")
 
     def __init__(self, topic: str, queue_id: int) -> None:
         self.topic = topic
         self.topic_bytes = topic.encode()
+        """The topic in UTF-8."""
         self.queue_id = queue_id
         self.next_offset = 0
+        """Queue offset of the next message."""
 
 
 class QueueTable(dict[tuple[str, int], QueueCursor]):

@@ -43,8 +43,7 @@ _BULK_MIN = 12
 class Dispatcher:
     """Builds consume queues and index from dispatch requests.
 
-    index: None when switched off. clock: follows all records. arrivals: see `ArrivalListener`; called after
-    each run.
+    index: None when switched off. clock: follows all records.
     """
 
     def __init__(
@@ -60,6 +59,7 @@ class Dispatcher:
         self.fields = PropertyFields()
         self._waiting: list[DispatchRequest] = []
         self.arrivals: ArrivalListener | None = None
+        """See `ArrivalListener`; called after each run."""
         self.limit: Callable[[], int] | None = None
         """Returns a physical offset. Records that end after it wait: consumers must not see them."""
         self.offset = 0

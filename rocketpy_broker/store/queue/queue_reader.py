@@ -268,7 +268,7 @@ class QueueReader:
 
 
 class _Batch:
-    """The records of one read. ranges: [start, end) in the log, one for contiguous records."""
+    """The records of one read."""
 
     __slots__ = ("_bytes_max", "_config", "_count_max", "bytes", "count", "ranges", "records")
 
@@ -277,6 +277,7 @@ class _Batch:
         self._count_max = count_max
         self._bytes_max = bytes_max
         self.ranges: list[tuple[int, int]] = []
+        """[start, end) in the log, one for contiguous records."""
         self.records: list[tuple[int, int, int]] = []
         self.bytes = 0
         self.count = 0

@@ -69,7 +69,7 @@ def export(
 
 
 class Exporter:
-    """The export of a topic into an archive. exported: the number of messages that this run has written."""
+    """The export of a topic into an archive."""
 
     def __init__(self, archive: Archive, topic: str, cluster: str) -> None:
         self._archive = archive
@@ -79,6 +79,7 @@ class Exporter:
         self._saved = b""
         self._slots = asyncio.Semaphore(_CONCURRENCY)
         self.exported: int = 0
+        """The number of messages that this run has written."""
 
     async def run(self, options: Options) -> Manifest:
         """Export, or resume an export; return the manifest of the complete archive.

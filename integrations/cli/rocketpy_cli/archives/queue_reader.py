@@ -36,10 +36,7 @@ Response = PullResponse | RocketError
 
 
 class QueueRecords:
-    """The records of a queue from offset `begin` to before `end`.
-
-    missing: the number of offsets read so far whose messages have expired or are damaged.
-    """
+    """The records of a queue from offset `begin` to before `end`."""
 
     def __init__(self, consumer: PullConsumer, queue: MessageQueue, begin: int, end: int) -> None:
         self._consumer = consumer
@@ -53,6 +50,7 @@ class QueueRecords:
         """Bytes of the largest response."""
         self._retry_until: float | None = None
         self.missing: int = 0
+        """The number of offsets read so far whose messages have expired or are damaged."""
 
     async def parts(self) -> AsyncIterator[Part]:
         """Yield the records. While the responses of one round of pulls are used, the next round runs.

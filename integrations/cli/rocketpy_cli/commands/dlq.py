@@ -169,11 +169,12 @@ def resend(
 
 
 class _DeadLetterFilter:
-    """Decides which dead letters are sent. ids: message ids; empty for all. found: the ids seen so far."""
+    """Decides which dead letters are sent. ids: message ids; empty for all."""
 
     def __init__(self, ids: frozenset[str], since_ms: int) -> None:
         self.ids = ids
         self.found: set[str] = set()
+        """The ids seen so far."""
         self._since_ms = since_ms
 
     def __call__(self, message: MessageExt) -> bool:

@@ -80,9 +80,7 @@ def tally_votes(results: Counter[VoteResult], quorum: int, *, is_over: bool) -> 
 class _Round:
     """One round of requests to all peers, and their responses.
 
-    is_probe: whether it is the probe of a restarted peer, which cannot be won. open: peers without a
-    response, by the number of the request. results: of a round of votes, own vote included. codes: of the
-    responses to heartbeats, this peer's own SUCCESS included.
+    is_probe: whether it is the probe of a restarted peer, which cannot be won.
     """
 
     def __init__(self, term: int, began_ms: float, *, is_probe: bool = False) -> None:
@@ -90,8 +88,11 @@ class _Round:
         self.began_ms = began_ms
         self.is_probe = is_probe
         self.open: dict[int, str] = {}
+        """Peers without a response, by the number of the request."""
         self.results: Counter[VoteResult] = Counter()
+        """The results of a round of votes, own vote included."""
         self.codes: Counter[int] = Counter()
+        """The codes of the responses to heartbeats, this peer's own SUCCESS included."""
 
 
 @dataclass(eq=False)

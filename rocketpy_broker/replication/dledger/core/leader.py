@@ -44,32 +44,36 @@ class _Sent:
 class PeerProgress:
     """The replication progress of one follower, as its leader knows it.
 
-    Indexes of entries; -1: not known yet. compare_index: to compare, or to truncate after. common_index: the
-    newest that is known to be equal on both. conflict_index: the oldest that is known to differ, or to be
-    missing on the follower. next_index: to send next. match_index: the newest that is durable there.
-
-    open_request, open_commit: numbers of the open COMPARE or TRUNCATE, and of the open COMMIT. open_appends:
-    index of the entry, by the number of its open APPEND. in_flight: entries without an acknowledgement, in
-    their order. last_sent_ms: when the last push was sent; each push contains the committed index.
-    caught_up_ms: the latest known time at which the follower had all entries that the leader had then.
+    Its indexes are those of entries; -1: not known yet.
     """
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
         self.phase = PushType.COMPARE
         self.compare_index = -1
+        """The entry to compare, or to truncate after."""
         self.common_index = -1
+        """The newest entry that is known to be equal on both."""
         self.conflict_index = -1
+        """The oldest entry that is known to differ, or to be missing on the follower."""
         self.next_index = -1
+        """The entry to send next."""
         self.match_index = -1
+        """The newest entry that is durable on the follower."""
         self.open_request: int | None = None
+        """Number of the open COMPARE or TRUNCATE."""
         self.open_commit: int | None = None
+        """Number of the open COMMIT."""
         self.open_appends: dict[int, int] = {}
+        """Index of the entry, by the number of its open APPEND."""
         self.in_flight: deque[_Sent] = deque()
+        """Entries without an acknowledgement, in their order."""
         self.in_flight_bytes = 0
         self.retry_at_ms = float("-inf")
         self.last_sent_ms = float("-inf")
+        """When the last push was sent; each push contains the committed index."""
         self.caught_up_ms = float("inf")
+        """The latest known time at which the follower had all entries that the leader had then."""
         self._target_index = -1
         """The leader's last entry at `_target_ms`: a follower that has it had caught up by then."""
         self._target_ms = float("inf")

@@ -44,8 +44,7 @@ class Role(enum.Enum):
 class RaftState:
     """Starts as a candidate without a leader.
 
-    highest_term: the highest term that any peer was seen in. committed_index: a majority has the entries up
-    to this index; -1: none.
+    committed_index: a majority has the entries up to this index; -1: none.
     """
 
     def __init__(self, settings: RaftSettings, state: TermState, committed_index: int) -> None:
@@ -54,6 +53,7 @@ class RaftState:
         self.leader_id: str | None = None
         self.term, self.voted_for = state
         self.highest_term = self.term
+        """The highest term that any peer was seen in."""
         self.committed_index = committed_index
         self._saved = state
         self._log = settings.log

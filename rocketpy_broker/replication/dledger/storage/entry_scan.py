@@ -33,16 +33,18 @@ class EntryScan:
     """Iterates over the entries from `start` on, and checks each.
 
     start: offset of an entry or a file. Indexes must be consecutive, terms must not decrease, a blank must
-    reach the end of its file, and each entry must contain its own position. end: of the last
-    valid entry, which is `last`. stop: why the scan ended; None if only zeros or no more files follow.
+    reach the end of its file, and each entry must contain its own position.
     """
 
     def __init__(self, files: MappedFileQueue, start: int, check: CheckEntry) -> None:
         self._files = files
         self._check = check
         self.end = start
+        """End of the last valid entry."""
         self.last: Entry | None = None
+        """The last valid entry."""
         self.stop: RecordCorrupt | None = None
+        """Why the scan ended; None if only zeros or no more files follow."""
         self.tail = LogTail(start)
 
     def __iter__(self) -> Iterator[Entry]:

@@ -63,18 +63,18 @@ class LedgerReport:
 
 
 class LedgerRecovery:
-    """One recovery. data, index: loaded files. check: checks the bodies of entries.
-
-    first, last: the oldest and the newest entry. tail: where the next recovery may start to read.
-    """
+    """One recovery. data, index: loaded files. check: checks the bodies of entries."""
 
     def __init__(self, data: MappedFileQueue, index: MappedFileQueue, check: CheckEntry) -> None:
         self._data = data
         self._index = index
         self._check = check
         self.first: Entry | None = None
+        """The oldest entry."""
         self.last: Entry | None = None
+        """The newest entry."""
         self.tail = LogTail(0)
+        """Where the next recovery may start to read."""
 
     def run(self, checkpoint: Checkpoint) -> LedgerReport:
         """Recover. Raises StoreDamaged, StoreError.
