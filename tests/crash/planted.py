@@ -6,17 +6,18 @@ A defect is a context manager that patches the store, like a careless change wou
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
 from rocketpy.errors import StoreError
 from rocketpy_broker.store import MessageStore
-from rocketpy_broker.store.files.checkpoint import Checkpoint
+from rocketpy_broker.store.files.checkpoint import Checkpoint, CheckpointFile
 from rocketpy_broker.store.files.disk import store_error
 from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.commit_log import CommitLog
-from rocketpy_broker.store.log.flush import FlushPlan
+from rocketpy_broker.store.log.flush import FlushPlan, PlanLimits
 from rocketpy_broker.store.log.log_scan import LogScan
 from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
@@ -50,6 +51,34 @@ def fsync_failure_swallowed() -> Iterator[None]:
             original(self, disk, checkpoint_file)
 
     with patch.object(FlushPlan, "run", run):
+        yield
+
+
+@defect("parts")
+def checkpoint_states_what_is_written_at_the_end_of_the_flush() -> Iterator[None]:
+    """Units that arrived between the parts count as flushed."""
+    original = MessageStore.thorough_plans
+
+    def thorough_plans(self: MessageStore, limits: PlanLimits | None = None) -> Iterator[FlushPlan]:
+        for plan in original(self, limits):
+            if plan.checkpoint is not None:
+                plan.checkpoint = self._next_checkpoint(FlushPlan()) or plan.checkpoint
+            yield plan
+
+    with patch.object(MessageStore, "thorough_plans", thorough_plans):
+        yield
+
+
+@defect("retention")
+def checkpoint_forgets_deleted_files() -> Iterator[None]:
+    """The checkpoint of a flush names files that retention has deleted meanwhile."""
+
+    def save(self: CheckpointFile, checkpoint: Checkpoint) -> None:
+        with self._lock:
+            self._content = dataclasses.replace(checkpoint)
+            self._write(self._content)
+
+    with patch.object(CheckpointFile, "save", save):
         yield
 
 

@@ -86,6 +86,25 @@ def _runs(writer: Writer, random: Random) -> None:
     writer.close()
 
 
+def _parts(writer: Writer, random: Random) -> None:
+    """Queues are created, and other flushes run, between the parts of thorough flushes; some are given up."""
+    queues = 2
+    for _ in range(8):
+        for _ in range(random.randrange(1, 5)):
+            writer.put(writer.message(random.randrange(queues), size=random.randrange(300), keys=2))
+        queues += 1
+        _settle(writer, random)
+        for plan in writer.plans(thorough=True):
+            if random.random() < 0.6:
+                writer.put(writer.message(random.randrange(queues + 2), size=random.randrange(200)))
+                writer.dispatch()
+            writer.finish(plan)
+            _settle(writer, random)
+            if random.random() < 0.04:
+                break
+    writer.close()
+
+
 def _large(writer: Writer, random: Random) -> None:
     """Messages of 4 MiB, the largest that a broker accepts."""
     limit = writer.config.commit_log.message_bytes_max
@@ -209,6 +228,7 @@ def _workloads() -> Iterable[Workload]:
     yield Workload("single", _single)
     yield Workload("batch", _batch)
     yield Workload("runs", _runs)
+    yield Workload("parts", _parts, {"queue_units": 3})
     yield Workload("large", _large, {"segment_bytes": 5 << 20, "index": (8, 24)}, weight=0.02)
     yield Workload("file-roll", _roll, {"reserve_bytes": 2048})
     yield Workload("delay", _delay)
