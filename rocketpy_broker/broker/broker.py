@@ -113,7 +113,7 @@ class Broker:
         self._driver = StoreDriver(self.store, on_failure=self.tasks.fail_with)
         self._context = BrokerContext(config, self.store, self._driver, self.topics, self.tasks, self._access)
         self.consumers = ConsumerServices(self._context)
-        self.deferred = DeliveryServices(self._context, self.consumers)
+        self.delivery = DeliveryServices(self._context, self.consumers)
         self._expired_offsets = None
         if isinstance(self.store, LedgerStore):
             self._expired_offsets = ExpiredQueueOffsets(self.store, self.topics, self.consumers.offsets)
@@ -121,7 +121,7 @@ class Broker:
             self.topics,
             self.consumers.groups,
             self.consumers.offsets,
-            self.deferred.delay,
+            self.delivery.delay,
             self.store,
             self.tasks,
             registration=config.registration,
@@ -150,7 +150,7 @@ class Broker:
         self._role_changes = RoleChangeHandler(
             self._context,
             self.consumers,
-            self.deferred,
+            self.delivery,
             self._sync,
             self._expired_offsets,
             self._refresh_registration,
@@ -273,7 +273,7 @@ class Broker:
             self.topics.load()
             self.consumers.load()
             self.store.dispatch()
-            self.deferred.load()
+            self.delivery.load()
             await self._restore_tables()
             self._replication.load(is_clean=self.recovery.clean)
             await self._listen()
@@ -300,7 +300,7 @@ class Broker:
             self.topics,
             consumers.groups,
             consumers.offsets,
-            self.deferred.delay,
+            self.delivery.delay,
             is_certain=from_rocketpy,
             is_copied=is_copied,
         )
@@ -333,9 +333,9 @@ class Broker:
         commits = self._replication.commits(responses)
         if tracing is not None and commits is not None:
             commits.park = tracing.stage("commit wait", commits.park)
-        send, storing = self.deferred.start(host, responses, park, commits)
+        send, storing = self.delivery.start(host, responses, park, commits)
         if not self._replication.is_slave:
-            self.deferred.run()
+            self.delivery.run()
         consumers = self.consumers
         handlers = handler_table(
             self.tasks,
@@ -346,7 +346,7 @@ class Broker:
                 consumers.groups,
                 config,
                 offsets=consumers.offsets,
-                delay_offsets=self.deferred.delay.offsets,
+                delay_offsets=self.delivery.delay.offsets,
                 info=self._runtime_info,
                 wait_registered=self._wait_registered,
                 delete_expired_files=self._driver.clean_now,
@@ -436,8 +436,8 @@ class Broker:
             len(health.registered_at),
             self.consumers.booted_ms,
             health.store,
-            self.deferred.delay.waiting(),
-            self.deferred.halves,
+            self.delivery.delay.waiting(),
+            self.delivery.halves,
             self._replication.slaves(),
             self._replication.slave_state(),
             self._replication.health(),
@@ -497,7 +497,7 @@ class Broker:
             ("unregistration at name servers", self._registrar),
             ("new requests", partial(self._endpoint.reject_all, "the broker is shutting down")),
             ("sends that wait for their topics", self.topics.saver.drain),
-            ("delayed messages and transactions", self.deferred),
+            ("delayed messages and transactions", self.delivery),
             ("sends that wait for a flush", self._waiters),
             ("replication", self._replication),
             *(("connections of clients", server) for server in self._servers),

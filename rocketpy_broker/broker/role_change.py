@@ -33,7 +33,7 @@ class RoleChangeHandler:
 
     context: InitVar[BrokerContext]
     consumers: ConsumerServices
-    deferred: DeliveryServices
+    delivery: DeliveryServices
     sync: SlaveSync
     expired_offsets: ExpiredQueueOffsets
     register: Callable[[int | None], None]
@@ -46,26 +46,26 @@ class RoleChangeHandler:
 
     async def load_delays(self) -> None:
         """Load the progress of delayed messages; `prepare_master` follows. Raises RocketError."""
-        await self.deferred.delay.load_as_leader()
+        await self.delivery.delay.load_as_leader()
 
     def prepare_master(self) -> None:
         """Load the state that a master needs. The broker accepts messages afterwards. Raises RocketError."""
         self._topics.limit_deletions(self._store.max_physical_offset)
         self._add_missing_topics()
         self.expired_offsets.restore()
-        self.deferred.reload_transactions()
+        self.delivery.reload_transactions()
 
     async def change_to_master(self) -> None:
         """Start the work of a master."""
         await self.sync.close()
         self._cancel_timers()
         self.register(MASTER_ID)
-        self.deferred.run()
+        self.delivery.run()
 
     async def change_to_slave(self) -> None:
         """Start the work of a slave. The store already rejects messages."""
         self.register(self._slave_id)
-        await self.deferred.close()
+        await self.delivery.close()
         self.sync.start()
 
     def leader_changed(self) -> None:

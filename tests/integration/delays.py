@@ -8,7 +8,7 @@ from rocketpy_broker.store.files.disk import system_clock
 
 def jump_ahead(broker: Broker) -> None:
     """Set the clocks of the delayed messages and transactions of a broker two hours ahead."""
-    delay, checker = broker.deferred.delay, broker.deferred._checker
+    delay, checker = broker.delivery.delay, broker.delivery._checker
     assert checker is not None
     delay.clock = checker.clock = lambda: system_clock() + 7_200_000
     delay._wake_at(delay.clock())

@@ -175,7 +175,7 @@ class MessageEncoder:
         *,
         follows: bool,
     ) -> PendingSend:
-        """Return one request of a `send_batch`. follows: see `SendRules`."""
+        """Return one request of a `send_batch`. follows: see `PendingSend`."""
         now_ms = self._now_s() * 1000
         return PendingSend(
             kind=PART,

@@ -120,7 +120,7 @@ class PendingSend(msgspec.Struct, eq=False, weakref=False):
     accepted_ms: float
     deadline_ms: float
     chosen_queue: MessageQueue | None = None
-    """The caller's queue, or None."""
+    """That of the caller, or of earlier requests of the same `send_batch`; or None."""
     events: Sequence[SendEvent] = ()
     """Of the listeners, also one for each message."""
     count: int = 1
@@ -134,9 +134,9 @@ class PendingSend(msgspec.Struct, eq=False, weakref=False):
     choose: ChooseQueue | None = None
     """The caller's selector, until it has chosen."""
     follows: bool = False
-    """See `SendRules`."""
+    """Whether `chosen_queue` is that of earlier requests of the same `send_batch`, not the caller's."""
     waits_for: str = ""
-    """See `SendRules`."""
+    """What it waits for besides the route, for the error of a timeout; or empty."""
     precedes: bool = False
     """Whether it was part of a rejected batch, and goes before the sends that wait for the same broker."""
     attempts: tuple[Attempt, ...] = ()

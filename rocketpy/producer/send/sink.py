@@ -2,7 +2,8 @@
 
 A send waits here, in its place, until the connection is open and the broker reads, and while the window of
 the broker is full. RocketMQ 4.6.0 rejects every batch in DLedger mode, so a sink remembers whether its
-broker accepts batches; the messages of a rejected batch are sent individually.
+broker accepts batches; the messages of a rejected batch are sent individually. Until the broker has accepted
+a batch on the connection, later sends wait for its response, so that these messages go first.
 """
 
 from __future__ import annotations

@@ -613,7 +613,7 @@ async def test_finished_transactions_stay_finished_after_a_restart(tmp_path: Pat
     for number in (1, 2):
         async with EmbeddedCluster(tmp_path / "store", settings=SETTINGS) as cluster:
             (broker,) = cluster.brokers
-            assert broker.deferred.halves == number - 1
+            assert broker.delivery.halves == number - 1
             async with Producer("g", cluster.namesrv_address) as producer:
                 for state in (LocalTransactionState.COMMIT, LocalTransactionState.UNKNOWN):
                     await producer.send_in_transaction(
@@ -621,4 +621,4 @@ async def test_finished_transactions_stay_finished_after_a_restart(tmp_path: Pat
                         local_transaction=lambda _, state=state: state,  # type: ignore[misc]
                         check=lambda _: LocalTransactionState.UNKNOWN,
                     )
-            await until(lambda: broker.deferred.halves == number)  # noqa: B023
+            await until(lambda: broker.delivery.halves == number)  # noqa: B023

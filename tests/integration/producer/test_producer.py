@@ -363,5 +363,5 @@ async def test_a_delay_level_that_brokers_lack_is_refused(cluster: EmbeddedClust
     config = ProducerConfig(max_delay_level=99)
     async with Producer("p", cluster.namesrv_address, config=config) as sending:
         await sending.send(message)
-    levels = cluster.brokers[0].deferred.delay.waiting()
+    levels = cluster.brokers[0].delivery.delay.waiting()
     assert sum(levels.values()) == 2

@@ -501,7 +501,7 @@ async def test_a_slave_copies_topics_groups_and_offsets(brokers: Pair) -> None:
     async with Producer("ha", namesrv=brokers.namesrv_address, config=PATIENT) as producer:
         await producer.send(Message("Late", b"soon", delay_level=1))
     await until((brokers.root / "slave" / "config" / "delayOffset.json").exists)
-    await until(lambda: slave.deferred.delay.offsets() == {1: 1})
+    await until(lambda: slave.delivery.delay.offsets() == {1: 1})
     await master.topics.delete("Late")
     await until(lambda: slave.topics.get("Late") is None)
 

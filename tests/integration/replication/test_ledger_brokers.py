@@ -314,9 +314,9 @@ async def test_the_next_leader_repeats_no_delayed_message(tmp_path: Path) -> Non
         wanted = [Message("T", b"delayed %d" % number, delay_level=2) for number in range(20)]
         await asyncio.gather(*(producer.send(message) for message in wanted))
         jump_ahead(first)
-        await until(lambda: first.deferred.delay.waiting() == {2: 0})
+        await until(lambda: first.delivery.delay.waiting() == {2: 0})
         await producer.send(Message("T", b"later", delay_level=2))
-        await until(lambda: first.deferred.delay.waiting() == {2: 0})
+        await until(lambda: first.delivery.delay.waiting() == {2: 0})
         await group.stop(group.name_of(first))
         second = await group.master()
         jump_ahead(second)
@@ -333,7 +333,7 @@ async def test_a_stopping_leader_reports_no_failure(tmp_path: Path, caplog: pyte
         async with group.producer() as producer:
             await producer.send(Message("T", b"late", delay_level=1))
             jump_ahead(master)
-            await until(lambda: master.deferred.delay.waiting() == {1: 0})
+            await until(lambda: master.delivery.delay.waiting() == {1: 0})
         for name in [name for name, broker in group.running.items() if broker is not master]:
             await group.stop(name)
         await group.end_silence()

@@ -126,7 +126,7 @@ async def test_a_deleted_topic_stays_deleted(tmp_path: Path) -> None:
         await producer.send(Message("T", b"x", delay_level=1))
         await admin.topics.delete("T")
     async with EmbeddedCluster(tmp_path, settings={**SETTINGS, "messageDelayLevel": "0s"}) as cluster:
-        await until(lambda: not any(cluster.brokers[0].deferred.delay.waiting().values()))
+        await until(lambda: not any(cluster.brokers[0].delivery.delay.waiting().values()))
         assert cluster.brokers[0].topics.get("T") is None
 
 
@@ -322,7 +322,7 @@ async def test_delivered_messages_are_not_delivered_again_from_an_older_delay_of
     damage(path, way)
     async with EmbeddedCluster(tmp_path, settings=SETTINGS) as cluster:
         broker = cluster.brokers[0]
-        assert broker.deferred.delay.offsets() == {2: 20}
+        assert broker.delivery.delay.offsets() == {2: 20}
         async with Producer("senders", cluster.namesrv_address) as producer:
             await producer.send(Message("T", b"later", delay_level=2))
         again = Seen()

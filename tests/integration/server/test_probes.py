@@ -418,7 +418,7 @@ async def test_a_state_file_that_cannot_be_saved_for_a_minute(tmp_path: Path, fi
     async with running(broker):
         blocker.mkdir()
         broker.consumers.offsets.commit("g", "T", 0, 7)
-        broker.deferred.delay._saved = {1: -1}
+        broker.delivery.delay._saved = {1: -1}
         jobs = broker.consumers.offsets.jobs if file == "consumerOffset.json" else broker._driver.jobs
 
         async def failing() -> bool:

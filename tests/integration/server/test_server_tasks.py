@@ -102,7 +102,7 @@ async def test_a_role_change_of_a_group_that_fails(tmp_path: Path, caplog: pytes
 
 Part = Callable[[Broker], Any]
 TIMERS: list[tuple[str, Part, str]] = [
-    ("delivery of delayed messages", lambda broker: broker.deferred.delay._queues, "deliver"),
+    ("delivery of delayed messages", lambda broker: broker.delivery.delay._queues, "deliver"),
     ("sweep of held pulls", lambda broker: broker.consumers.holds, "expired"),
     ("heartbeats to slaves", lambda broker: broker.replication.server, "_poll_slaves"),
 ]
@@ -121,7 +121,7 @@ async def test_a_timer_of_a_broker_that_fails(
         [broker] = cluster.brokers
         with monkeypatch.context() as patch:
             patch.setattr(part(broker), method, fails)
-            broker.deferred.delay.message_appended(1)  # sets the timer of delayed messages
+            broker.delivery.delay.message_appended(1)  # sets the timer of delayed messages
             await fails_visibly(broker, caplog)
 
 
@@ -184,7 +184,7 @@ async def test_everything_is_closed_even_if_a_part_fails(
     cluster = EmbeddedCluster(tmp_path, settings=SMALL)
     await cluster.start()
     [broker] = cluster.brokers
-    for part in (broker._replication, broker.deferred):
+    for part in (broker._replication, broker.delivery):
         monkeypatch.setattr(part, "close", _failing(part.close))
     with pytest.raises(Bug):
         await cluster.close()
