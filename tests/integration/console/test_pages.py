@@ -73,7 +73,8 @@ async def test_a_group_shows_lag_and_members(
         assert "PYTHON" in page
         assert "<polyline" in page
         assert ">readers<" in await browser.text("/groups")
-    assert "No member is online" in await browser.text("/group", name="unknown-group")
+    missing = await browser.get("/group", params={"name": "unknown-group"})
+    assert (missing.status_code, "there is no group unknown-group" in missing.text) == (404, True)
 
 
 async def test_a_group_shows_how_its_members_differ(browser: Browser, cluster: EmbeddedCluster) -> None:

@@ -30,7 +30,9 @@ from rocketpy_cli.console.views import CONSOLE_DIRECTORY, Views
 log: Final = logging.getLogger("rocketpy.console")
 
 _PRODUCER_GROUP: Final = "rocketpy_console"
-_MISSING: Final = frozenset({ResponseCode.QUERY_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST})
+_MISSING: Final = frozenset(
+    {ResponseCode.QUERY_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST}
+)
 
 
 class Console:
