@@ -40,12 +40,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(text, file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # while modules are imported
-        print("rocketpy: interrupted", file=sys.stderr)
-        return _INTERRUPTED
+        return _interrupted()
     if arguments is None:
         arguments = sys.argv[1:]
         gc.freeze()  # searching all modules for garbage would take a tenth of a short command
-    return run(arguments)
+    try:
+        return run(arguments)
+    except KeyboardInterrupt:  # before the command begins, or after its end
+        return _interrupted()
+
+
+def _interrupted() -> int:
+    print("rocketpy: interrupted", file=sys.stderr)
+    return _INTERRUPTED
 
 
 def _prepare_streams() -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import rocketpy
+import rocketpy_cli
 from rocketpy import AdminClient
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.cli.commands import COMMAND, run, run_process, start
@@ -235,3 +236,16 @@ async def test_shells_complete_commands_and_options(shell: str) -> None:
             _TYPER_COMPLETE_FISH_ACTION="get-args",
         )
         assert wanted in done.out, line
+
+
+def test_ctrl_c_before_a_command_begins_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An interrupt while the command line is built would end with a traceback."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rocketpy_cli.app._command", interrupt)
+    assert rocketpy_cli.main(["topic", "list"]) == 130
+    assert capsys.readouterr() == ("", "rocketpy: interrupted\n")
