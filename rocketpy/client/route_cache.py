@@ -1,6 +1,7 @@
 """RouteCache: the routes of topics that the clients of one event loop share, and the brokers in them.
 
-A route is fetched on first use, and then refreshed regularly. After an error the cached route stays.
+A route is fetched on first use. The `ClientInstance` then refreshes it regularly. After an error the cached
+route stays.
 
 Source: RocketMQ 4.6 MQClientInstance updateTopicRouteInfoFromNameServer, findBrokerAddressInSubscribe.
 """

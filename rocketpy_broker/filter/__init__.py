@@ -1,4 +1,8 @@
-"""Filters of subscriptions: by tag, or by an SQL92 expression over properties. No I/O."""
+"""Filters of subscriptions: by tag, or by an SQL92 expression over properties. No I/O.
+
+Pulls apply them: the store's `QueueReader` compares the tag hashes, and `PullHandler` limits the time of an
+expression.
+"""
 
 from rocketpy_broker.filter.sql92 import Expression, compile_expression
 from rocketpy_broker.filter.subscription import (
