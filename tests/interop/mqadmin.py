@@ -311,12 +311,12 @@ class Comparison:
     ours: Step
 
     @property
-    def verdict(self) -> str:
+    def result(self) -> str:
         """The words "the same", the reason of a difference, or "DIFFERENT" for one without a reason."""
         command, version = self.java.command, self.java.version
         name = command.partition(" ")[0]
         if name in _SETTINGS:
-            return self._names_verdict(name)
+            return self._compare_names(name)
         if name in TIMED and len(self.java.lines) == len(self.ours.lines):
             return TIMED[name]
         if self.java.lines == self.ours.lines:
@@ -325,7 +325,7 @@ class Comparison:
         found = [reason for start, reason in reasons.items() if command.startswith(start)]
         return found[-1] if found else DIFFERENT
 
-    def _names_verdict(self, name: str) -> str:
+    def _compare_names(self, name: str) -> str:
         theirs, own = _names(self.java.printed), _names(self.ours.printed)
         if name != "brokerStatus" and self.java.version != DEFAULT_VERSION:
             theirs &= _SETTINGS_OF_FIRST  # the file format is that of 4.6.0
@@ -362,15 +362,13 @@ def page(results: Mapping[str, Sequence[Comparison]]) -> str:
     rows: dict[tuple[str, str, str, str], list[str]] = {}
     for version, comparisons in results.items():
         for one in comparisons:
-            row = (one.java.command, one.java.outcome, one.ours.outcome, one.verdict)
+            row = (one.java.command, one.java.outcome, one.ours.outcome, one.result)
             versions = rows.setdefault(row, [])
             if version not in versions:
                 versions.append(version)
     lines = [
-        f"| `{shown(command)}` | {', '.join(versions)} | {java} | {ours} | {verdict} |"
-        for (command, java, ours, verdict), versions in sorted(
-            rows.items(), key=lambda row: row[0][0].lower()
-        )
+        f"| `{shown(command)}` | {', '.join(versions)} | {java} | {ours} | {result} |"
+        for (command, java, ours, result), versions in sorted(rows.items(), key=lambda row: row[0][0].lower())
     ]
     return _HEAD + "\n".join(lines) + "\n"
 
@@ -409,9 +407,9 @@ def main() -> int:
     finally:
         peer.close()
     PAGE.write_text(page(results), "utf-8")
-    unlike = [one for found in results.values() for one in found if one.verdict.startswith(DIFFERENT)]
+    unlike = [one for found in results.values() for one in found if one.result.startswith(DIFFERENT)]
     for one in unlike:
-        print(f"{one.java.version} {one.java.command}: {one.verdict}")
+        print(f"{one.java.version} {one.java.command}: {one.result}")
         print(*one.java.lines, "-- rocketpy:", *one.ours.lines, sep="\n    ")
     return int(bool(unlike))
 

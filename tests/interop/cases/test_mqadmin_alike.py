@@ -33,9 +33,9 @@ def test_commands_print_the_same(peer: JavaPeer, tmp_path: Path, version: str) -
     """An operator's script would get another output than from RocketMQ's servers."""
     found = compare(peer, tmp_path, version)
     unlike = {
-        one.java.command: (one.verdict, one.java.lines, one.ours.lines)
+        one.java.command: (one.result, one.java.lines, one.ours.lines)
         for one in found
-        if one.verdict.startswith(DIFFERENT)
+        if one.result.startswith(DIFFERENT)
     }
     assert unlike == {}
 

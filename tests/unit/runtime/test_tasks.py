@@ -107,7 +107,7 @@ async def test_a_callback_that_fails_fails_its_component(caplog: pytest.LogCaptu
 
 
 class _Flaky:
-    """A function that raises or returns what it is told to. is_done: set by the last call."""
+    """A function that raises or returns the configured values. is_done: set by the last call."""
 
     def __init__(self, *ends: BaseException | float | None) -> None:
         self.ends = list(ends)
