@@ -123,10 +123,10 @@ async def test_a_rejected_heartbeat_is_reported(caplog: pytest.LogCaptureFixture
         async with consuming_at(names.address, client) as consumer:
             await broker.until(lambda: len(broker.requests(RequestCode.HEART_BEAT)) > 4)
             words = f"a broker rejected a heartbeat: broker {broker.address} responded with code 1: {REFUSAL}"
-            assert words in consumer.health().problems
+            (problem,) = (one for one in consumer.health().problems if one.startswith(words))
             broker.accepted = (RequestCode.HEART_BEAT,)
-            await until(lambda: words not in consumer.health().problems)
-    assert warnings(caplog, "rejected a heartbeat") == [words]
+            await until(lambda: problem not in consumer.health().problems)
+    assert warnings(caplog, "rejected a heartbeat") == [problem]
 
 
 def consuming_at(namesrv: str, client: ClientConfig) -> PushConsumer:

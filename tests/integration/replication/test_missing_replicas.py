@@ -121,7 +121,7 @@ async def test_a_group_of_three_with_a_dead_peer(command: Command) -> None:
         peer = dead.config.dledger.self_id
         assert measured(leader, catalog.MISSING_REPLICAS.name) == {(): 0}
         done = await run_rocketpy("doctor", "--namesrv", namesrv)
-        assert "the peers of its group respond" in done.out
+        assert "the peers of its group respond" in done.out, done.out
         cluster.brokers.remove(dead)
         await dead.close()
         await until(lambda: leader.health().replication_problem)

@@ -276,7 +276,7 @@ def _check_replicas(
     peers = len(list(filter(None, settings.get("dLegerPeers", "").split(";"))))
     if settings.get("enableDLegerCommitLog") == "true" or table.get("dledgerGroup"):
         problem = table.get("dledgerProblem", "")
-        if not problem and replicas + 1 < peers:
+        if not problem and "dledgerGroup" not in table and replicas + 1 < peers:
             problem = f"only {replicas + 1} of the {peers} peers of its group respond"
         remedy = "Start missing peers, see the logs of those behind, and: rocketpy-broker dledger status"
         ok = "the peers of its group respond"
