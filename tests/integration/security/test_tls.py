@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from rocketpy import ClientConfig, Message, Producer, PullConsumer
+from rocketpy import ClientConfig, Message, Producer, PullConsumer, SendStatus
 from rocketpy.errors import ConfigInvalid, RemoteProtocolError, RocketError, TransportError
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.remoting.command import Command
@@ -284,6 +284,35 @@ async def test_a_client_connects_despite_silent_connections(tmp_path: Path, auth
             for _ in range(8):
                 opened.enter_context(socket.create_connection((names.address.host, names.address.port)))
             assert await shown_to(names.address, trusting(authority))
+
+
+@pytest.mark.parametrize("mode", ["enforcing", "permissive"])
+async def test_half_handshakes_do_not_disturb_sends(tmp_path: Path, authority: trustme.CA, mode: str) -> None:
+    """300 connections that stop in the middle of a handshake would make sends fail, or wait for them."""
+    hello = client_hello(trusting(authority))
+    async with servers(tmp_path, tls_settings(authority, tmp_path, mode)) as (names, broker):
+        client = ClientConfig(namesrv=str(names.address), ssl=trusting(authority))
+        async with Producer("p", client=client) as producer:
+            await producer.send(Message("T", b"first"))
+            with contextlib.ExitStack() as opened:
+                for number in range(300):
+                    half = socket.create_connection((broker.address.host, broker.address.port))
+                    opened.enter_context(half)
+                    half.sendall(hello[: 1 + number % len(hello)])
+                    if number % 10 == 0:
+                        await producer.send(Message("T", b"beside"))
+                results = await asyncio.gather(*(producer.send(Message("T", b"m")) for _ in range(100)))
+            assert all(result.status is SendStatus.SEND_OK for result in results)
+            assert producer.health().ok
+
+
+def client_hello(context: ssl.SSLContext) -> bytes:
+    """The first bytes that a client sends."""
+    outgoing = ssl.MemoryBIO()
+    begun = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="127.0.0.1")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        begun.do_handshake()
+    return outgoing.read()
 
 
 async def test_a_permissive_port_limits_its_wait(tmp_path: Path, authority: trustme.CA) -> None:
