@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import string
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
@@ -71,12 +72,25 @@ def printed(message: MessageExt) -> PrintedMessage:
 def find_format(text: str) -> Format:
     """Return the format that a user chose.
 
+    On a terminal, its output has no control characters other than newlines and tabs: a message could
+    otherwise control the terminal of the person who reads it.
+
     Args:
         text: ``text``, ``json``, or a template with ``{field}`` in it.
 
     Raises:
         ConfigInvalid: It is none of these, or the template names an unknown field.
     """
+    format_ = _find(text)
+
+    def printed_here(messages: Sequence[MessageExt]) -> bytes:
+        data = format_(messages)
+        return _escaped(data) if sys.stdout.isatty() else data
+
+    return printed_here
+
+
+def _find(text: str) -> Format:
     if text == "text":
         return _as_text
     if text == "json":
@@ -91,17 +105,9 @@ def find_format(text: str) -> Format:
     return fill
 
 
-def for_terminal(format_: Format) -> Format:
-    """Return a format that escapes control characters, other than newlines and tabs, in its output.
-
-    Otherwise a message could control the terminal of the person who reads it.
-    """
-
-    def escaped(messages: Sequence[MessageExt]) -> bytes:
-        text = format_(messages).decode(errors="replace")
-        return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n")).encode()
-
-    return escaped
+def _escaped(data: bytes) -> bytes:
+    lines = data.decode(errors="replace").split("\n")
+    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in lines).encode()
 
 
 def _as_text(messages: Sequence[MessageExt]) -> bytes:

@@ -20,7 +20,7 @@ from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import PullResult, PullStatus
 from rocketpy.runtime.tasks import subtask
-from rocketpy_cli.formats import Format, for_terminal
+from rocketpy_cli.formats import Format
 from rocketpy_cli.positions import Kind, Position
 from rocketpy_cli.streams import Output
 
@@ -40,7 +40,7 @@ class Printer:
     """Prints messages to stdout, up to a number of them."""
 
     def __init__(self, format_: Format, count: int | None) -> None:
-        self._format = for_terminal(format_) if sys.stdout.isatty() else format_
+        self._format = format_
         self._output = Output(sys.stdout.fileno())
         self.left: int = sys.maxsize if count is None else count
         """How many messages are still wanted."""

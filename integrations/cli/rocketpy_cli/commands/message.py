@@ -21,7 +21,7 @@ from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.message.message_id import decode_message_id
 from rocketpy.results import SendResult
 from rocketpy_cli.context import CommandGroup, Options, Yes, usage_errors
-from rocketpy_cli.formats import find_format, for_terminal
+from rocketpy_cli.formats import find_format
 from rocketpy_cli.positions import parse_time
 from rocketpy_cli.tables import print_rows
 
@@ -277,8 +277,6 @@ def _print(
         format_ = "json" if options.as_json else _DETAILS
     with usage_errors():
         chosen = find_format(format_)
-    if sys.stdout.isatty():
-        chosen = for_terminal(chosen)
     messages = options.run_admin(look_up, topic=topic)
     sys.stdout.buffer.write(chosen(messages))
     sys.stdout.flush()
