@@ -11,6 +11,7 @@ _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-
 """Control characters, line and paragraph separators, and marks that change the direction of text."""
 
 _NEAR_MAX: Final = 3
+_SIMILARITY_MIN: Final = 0.6
 _BLOCKED_S: Final = 0.1
 """A timer that is later than this by far exceeds the usual delays of an event loop."""
 
@@ -36,15 +37,20 @@ def blocked_text(late_s: float) -> str:
     return f"; the event loop was blocked for at least {late_s:.1f} s, by other code or an overloaded machine"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(
+    name: str, known: Iterable[str], *, most: int = _NEAR_MAX, similarity: float = _SIMILARITY_MIN
+) -> str:
     """Return the end of an error about an unknown name, such as ``; did you mean Orders?``; empty if no known
     name is similar.
+
+    most: how many names are suggested at most. similarity: the lowest one of a suggested name, from 0 to 1.
     """
     by_lower: dict[str, list[str]] = {}
     for one in known:
         by_lower.setdefault(one.lower(), []).append(one)
-    near = [one for lower in get_close_matches(name.lower(), by_lower) for one in by_lower[lower]]
-    return f"; did you mean {' or '.join(map(printable, near[:_NEAR_MAX]))}?" if near else ""
+    found = get_close_matches(name.lower(), by_lower, n=most, cutoff=similarity)
+    near = [one for lower in found for one in by_lower[lower]]
+    return f"; did you mean {' or '.join(map(printable, near[:most]))}?" if near else ""
 
 
 def _escape(found: re.Match[str]) -> str:

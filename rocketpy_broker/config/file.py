@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from rocketpy.config import Credentials
 from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.java import trim
+from rocketpy.runtime.text import did_you_mean
 from rocketpy_broker.config.keys import (
     BROKER_GROUPS,
     BROKER_KEYS,
@@ -208,11 +209,11 @@ def _check_other_key(key: str, text: str, place: str, *, known: Iterable[str]) -
     elif key in IGNORED_KEYS:
         log.info("%s: %s has no effect: %s", place, key, IGNORED_KEYS[key])
     else:
-        _report_unknown_key(key, place, {name.lower(): name for name in (*known, _TLS_FILE, _REMOTE)})
+        _report_unknown_key(key, place, (*known, _TLS_FILE, _REMOTE))
 
 
-def _report_unknown_key(key: str, place: str, names: Mapping[str, str]) -> None:
-    """Warn about a key, as later versions of RocketMQ have more keys. names: known keys by their lower case.
+def _report_unknown_key(key: str, place: str, known: Iterable[str]) -> None:
+    """Warn about a key, as later versions of RocketMQ have more keys.
 
     Raises ConfigInvalid for a key that may be meant to protect the server.
     """
@@ -228,8 +229,7 @@ def _report_unknown_key(key: str, place: str, names: Mapping[str, str]) -> None:
         raise ConfigInvalid(
             f"{place}: unknown key {key}: {remedy}; an ignored key would not protect the server"
         )
-    near = get_close_matches(key.lower(), names, n=1, cutoff=_SIMILARITY_MIN)
-    hint = f"; did you mean {names[near[0]]}?" if near else ""
+    hint = did_you_mean(key, known, most=1, similarity=_SIMILARITY_MIN)
     log.warning("%s: unknown key %s is ignored%s", place, key, hint)
 
 
