@@ -83,8 +83,7 @@ class Options:
 
     def print_result(self, text: str, fields: Mapping[str, object]) -> None:
         """Print what a command did: a sentence, or with --json an object."""
-        line = escape_json(json.dumps(fields, ensure_ascii=False)) if self.as_json else printable(text)
-        print(line, flush=True)
+        print(json_line(fields) if self.as_json else printable(text), flush=True)
 
     def print_done(self, text: str, fields: Mapping[str, object]) -> None:
         """Print what a command changed, and at which cluster."""
@@ -152,6 +151,11 @@ class Options:
                 return await work(admin)
 
         return self.run(run(), topic=topic)
+
+
+def json_line(fields: Mapping[str, object]) -> str:
+    """Return an object as one line of JSON, which is safe to print on a terminal."""
+    return escape_json(json.dumps(fields, ensure_ascii=False))
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rocketpy.runtime.text import escape_json, printable
-from rocketpy_cli.context import Options
+from rocketpy.runtime.text import printable
+from rocketpy_cli.context import Options, json_line
 
 Row = Mapping[str, object]
 """Stable field names -> values that JSON can represent. Fields named ``…_timestamp`` are ms since 1970."""
@@ -53,7 +52,7 @@ def print_fields(options: Options, fields: Mapping[str, object]) -> None:
 def print_json(rows: Iterable[Row]) -> None:
     """Print each row as a JSON object on its own line."""
     for row in rows:
-        print(escape_json(json.dumps(row, ensure_ascii=False)))
+        print(json_line(row))
     sys.stdout.flush()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 from collections.abc import Iterator
@@ -17,13 +16,14 @@ from rocketpy.admin.admin_client import AdminClient
 from rocketpy.client.instance import ClientInstance
 from rocketpy.config import ClientConfig
 from rocketpy.errors import ConfigInvalid
-from rocketpy.runtime.text import escape_json, printable
+from rocketpy.runtime.text import printable
 from rocketpy_cli.context import Options
 from rocketpy_cli.doctor.brokers import check_brokers
 from rocketpy_cli.doctor.findings import Finding, Findings, Level
 from rocketpy_cli.doctor.groups import check_groups
 from rocketpy_cli.doctor.machine import check_machine
 from rocketpy_cli.doctor.name_servers import check_name_servers
+from rocketpy_cli.tables import print_json
 
 EXAMPLES: Final = "Example: rocketpy doctor --namesrv mq-1:9876;mq-2:9876"
 _STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
@@ -98,8 +98,7 @@ async def _check_cluster(findings: Findings, config: ClientConfig, lag: int, dis
 
 def _print(findings: Findings, *, as_json: bool) -> None:
     if as_json:
-        for finding in findings:
-            print(escape_json(json.dumps(finding._asdict(), ensure_ascii=False)))
+        print_json(finding._asdict() for finding in findings)
         return
     console = Console(highlight=False, soft_wrap=True)
     for finding in findings:
