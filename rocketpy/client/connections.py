@@ -54,9 +54,9 @@ class PeerConnection:
         "_waiting",
         "address",
         "channel",
+        "features",
         "last_error",
         "opened_ms",
-        "stores_reasons",
         "version",
     )
 
@@ -74,14 +74,14 @@ class PeerConnection:
         """RocketMQ's number of the peer's version, from its response to a heartbeat on this connection;
         None until then.
         """
-        self.stores_reasons: bool = False
-        """Whether the peer stores the reasons of dead letters, as far as is known."""
+        self.features: frozenset[str] = frozenset()
+        """The features (`BrokerFeature`) that the peer has named with its version."""
 
     def learn(self, response: Command) -> None:
         """Store what the response to a heartbeat says about the peer."""
         self.version = response.version
         with contextlib.suppress(RemoteProtocolError):  # of an unknown peer
-            self.stores_reasons = response.header_as(HeartbeatResponseHeader).dead_letter_reasons
+            self.features = response.header_as(HeartbeatResponseHeader).feature_set
 
     @property
     def is_open(self) -> bool:
@@ -160,7 +160,7 @@ class PeerConnection:
         )
         try:
             address = self._pool.with_scheme(self.address)
-            self.version, self.stores_reasons = None, False
+            self.version, self.features = None, frozenset()
             self.channel = await connect(address, _ClientEndpoint(self), self._pool.options)
             self.opened_ms = asyncio.get_running_loop().time() * 1000
             self._pool.opened(self)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Hashable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from operator import attrgetter
 from typing import Any, Final, cast
@@ -37,6 +37,7 @@ from rocketpy.protocol.bodies import (
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
+    BrokerFeature,
     GetConsumerConnectionListRequestHeader,
     GetConsumerListByGroupRequestHeader,
     GetProducerConnectionListRequestHeader,
@@ -99,6 +100,8 @@ class ClientHandler:
     """A monotonic clock."""
     owner: Callable[[Channel], str]
     """Returns the owner of a connection; see `ClientRegistry`."""
+    features: Collection[BrokerFeature] = (BrokerFeature.DEAD_LETTER_REASONS,)
+    """What clients are told of in the response to each heartbeat."""
 
     def __post_init__(self) -> None:
         self._limited_log = RateLimitedLog(log)
@@ -148,8 +151,7 @@ class ClientHandler:
             )
         self._report_conflicts(channel, beat)
         self._notify(changed)
-        header = HeartbeatResponseHeader(dead_letter_reasons=True) if beat.consumer_data_set else None
-        response = request.reply(header=header)
+        response = request.reply(header=HeartbeatResponseHeader.of(self.features))
         if not making:
             return response
 

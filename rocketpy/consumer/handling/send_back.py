@@ -25,7 +25,11 @@ from rocketpy.message.message import DEFAULT_TOPIC, MessageExt
 from rocketpy.producer.send.response import STATUSES, LessDurable
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import RequestCode
-from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
+from rocketpy.protocol.headers import (
+    BrokerFeature,
+    ConsumerSendMsgBackRequestHeader,
+    SendMessageRequestHeaderV2,
+)
 from rocketpy.protocol.message import properties as names
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.protocol.remoting.command import Command
@@ -122,7 +126,7 @@ class SendBack:
             return False
         try:
             address, _ = await self._client.routes.find_broker(queue.topic, name, only=True)
-            if self._client.connections.get(address).stores_reasons:
+            if BrokerFeature.DEAD_LETTER_REASONS in self._client.connections.get(address).features:
                 return False
             # Brokers of 4.x store a copy as a dead letter from the maximum on, those of 5.x only above it.
             times = message.reconsume_times
@@ -239,7 +243,7 @@ class SendBack:
             max_reconsume_times=max_reconsume_times,
         )
         address, _ = await self._client.routes.find_broker(queue.topic, queue.broker_name, only=True)
-        if self._client.connections.get(address).stores_reasons:
+        if BrokerFeature.DEAD_LETTER_REASONS in self._client.connections.get(address).features:
             header.reason = reason
         command = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
         response = await self._client.connections.get(address).request(command, _TIMEOUT_MS)

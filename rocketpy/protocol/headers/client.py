@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Self
+
 from msgspec import field
 
 from rocketpy.protocol.headers.base import Header, Int32, Int64
@@ -15,11 +19,33 @@ class UnregisterClientRequestHeader(Header, kw_only=True):
     consumer_group: str | None = None
 
 
+class BrokerFeature(StrEnum):
+    """What a broker can do that RocketMQ 4.6.0, whose version it reports, cannot. Not in RocketMQ.
+
+    A feature of RocketMQ 5.x is one of its brokers, too, which do not name it: see `PeerConnection`.
+    """
+
+    DEAD_LETTER_REASONS = "deadLetterReasons"
+    """It stores `ConsumerSendMsgBackRequestHeader.reason`."""
+    TIMER = "timer"
+    """It has timer messages of RocketMQ 5.x, and takes them back (RECALL_MESSAGE)."""
+
+
 class HeartbeatResponseHeader(Header, kw_only=True):
     """The response to HEART_BEAT (34); RocketMQ's has no fields."""
 
-    dead_letter_reasons: bool = False
-    """Whether the broker stores `ConsumerSendMsgBackRequestHeader.reason`."""
+    features: str | None = field(name="rocketpyFeatures", default=None)
+    """Names of `BrokerFeature`, separated by commas. Clients skip names that they do not know."""
+
+    @classmethod
+    def of(cls, features: Iterable[BrokerFeature]) -> Self:
+        """Return the header with these features."""
+        return cls(features=",".join(sorted(features)) or None)
+
+    @property
+    def feature_set(self) -> frozenset[str]:
+        """The names of the features."""
+        return frozenset(filter(None, (self.features or "").split(",")))
 
 
 class GetConsumerListByGroupRequestHeader(Header, kw_only=True):

@@ -10,7 +10,7 @@ from rocketpy_broker import EmbeddedCluster
 from tests.golden_data import RecordedFrame
 from tests.integration.broker.test_replay import BROKER_A, BROKER_B, COMMON, STRICT, Exchange, Replay
 
-OWN_FIELDS = {RequestCode.HEART_BEAT: frozenset({"deadLetterReasons"})}
+OWN_FIELDS = {RequestCode.HEART_BEAT: frozenset({"rocketpyFeatures"})}
 """Fields of our responses that RocketMQ's clients ignore."""
 # Transactions cannot be replayed (their ends name physical offsets), so some queues have fewer messages.
 SHIFTED_STEPS = ("pull OFFSET at max", "pull block")

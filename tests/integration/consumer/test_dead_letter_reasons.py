@@ -11,8 +11,8 @@ import pytest
 from rocketpy import AdminClient, Later, Message, MessageExt, MessageQueue, Producer, TypedTopic
 from rocketpy.errors import MessageInvalid
 from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.headers import HeartbeatResponseHeader
 from rocketpy_broker.embedded import EmbeddedCluster
-from rocketpy_broker.handlers import clients
 from tests.integration.sdk_groups import SETTINGS, Seen, consuming, of_topic, send
 from tests.waiting import until
 
@@ -66,7 +66,7 @@ async def test_the_reason(
 ) -> None:
     """An operator would have to search the logs of all members for the exception of a message."""
     if of_rocketmq:  # a broker that does not store the header field `reason`
-        monkeypatch.setattr(clients, "HeartbeatResponseHeader", lambda **_: None)
+        monkeypatch.setattr(HeartbeatResponseHeader, "of", lambda _: None)
     handler, expected = HANDLERS[kind]
     await producer.send(Message("T", b"body", tags="t", keys="k", properties={"mine": "p"}))
     async with consuming(cluster, handler, max_reconsume_times=0):
@@ -82,7 +82,7 @@ async def test_the_reason(
 
 async def test_the_reason_is_stored_by_the_broker_of_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """With several brokers, only some dead letters would have a reason."""
-    monkeypatch.setattr(clients, "HeartbeatResponseHeader", lambda **_: None)
+    monkeypatch.setattr(HeartbeatResponseHeader, "of", lambda _: None)
     async with EmbeddedCluster(brokers=2, settings=SETTINGS) as cluster:
         async with Producer("p", cluster.namesrv_address) as producer:
             await producer.create_topic("T", 1)
@@ -114,7 +114,7 @@ async def test_an_account_without_the_right_to_send_copies(
     cluster: EmbeddedCluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A dead letter would be lost, or its queue stop, because the broker rejects its reason."""
-    monkeypatch.setattr(clients, "HeartbeatResponseHeader", lambda **_: None)
+    monkeypatch.setattr(HeartbeatResponseHeader, "of", lambda _: None)
     sent = await send(producer, "x", "y")
     del cluster.brokers[0]._endpoint._handlers[RequestCode.SEND_MESSAGE_V2]
     async with consuming(cluster, raises, max_reconsume_times=0) as consumer:

@@ -17,7 +17,9 @@ from rocketpy.protocol.bodies import (
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
+    BrokerFeature,
     GetConsumerListByGroupRequestHeader,
+    HeartbeatResponseHeader,
     UnregisterClientRequestHeader,
 )
 from rocketpy.protocol.message.sysflag import TopicSysFlag
@@ -80,6 +82,26 @@ async def test_a_heartbeat_creates_the_retry_topic(tmp_path: Path) -> None:
         command.flag |= FLAG_ONEWAY
         client.channel.oneway(command)
         await until(lambda: parts.topics.get("%RETRY%h"))
+
+
+@pytest.mark.parametrize(
+    "features",
+    [(), (BrokerFeature.DEAD_LETTER_REASONS,), (BrokerFeature.TIMER, BrokerFeature.DEAD_LETTER_REASONS)],
+)
+async def test_a_heartbeat_tells_the_features(tmp_path: Path, features: tuple[BrokerFeature, ...]) -> None:
+    """The version is 4.6.0's: clients would use no feature that it lacks."""
+    async with broker(tmp_path) as (parts, client):
+        parts.client_handler.features = features
+        for groups in ((), ("g",)):  # also to a producer
+            response = await client.call(RequestCode.HEART_BEAT, body=heartbeat(groups=groups))
+            assert response.header_as(HeartbeatResponseHeader).feature_set == set(features)
+            assert bool(response.ext_fields()) == bool(features)
+
+
+def test_unknown_features_are_skipped() -> None:
+    """An older client could not use a newer broker."""
+    header = HeartbeatResponseHeader(features="timer,later-invention,")
+    assert header.feature_set == {BrokerFeature.TIMER, "later-invention"}
 
 
 async def test_a_group_without_room_for_a_retry_topic_is_registered(tmp_path: Path) -> None:
