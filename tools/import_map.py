@@ -32,7 +32,7 @@ PARTS_PICTURE = ROOT / "docs/images/parts.svg"
 # The colour of a distribution, as a CSS class of `tools.svg`; integrations share one.
 _KINDS = {"rocketpy": "a", "rocketpy_broker": "c"}
 # Every part may import these; their arrows would only hide the others.
-EVERYWHERE = frozenset({"rocketpy.errors", "rocketpy._version"})
+EVERYWHERE = frozenset({"rocketpy.errors", "rocketpy._version", "rocketpy.native"})
 
 
 class Import(NamedTuple):

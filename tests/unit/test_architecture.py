@@ -29,6 +29,7 @@ CALLERS_CALLBACKS = {
 MAY_IMPORT = {
     "rocketpy": ("rocketpy",),
     "rocketpy.errors": (),
+    "rocketpy.native": (),
     "rocketpy.protocol": ("rocketpy.protocol",),
     "rocketpy.runtime": ("rocketpy.runtime",),
     "rocketpy.transport": (

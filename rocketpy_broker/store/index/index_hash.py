@@ -14,6 +14,7 @@ from functools import lru_cache
 from itertools import repeat
 from typing import Final
 
+from rocketpy.native import has_native_form
 from rocketpy.protocol.java import hash_polynomial, utf8_hash, utf16_units
 
 _MASK: Final = 0xFFFFFFFF
@@ -29,6 +30,7 @@ def positive_hash(hash_code: int) -> int:
     return 0 if hash_code == -_SIGN else abs(hash_code)
 
 
+@has_native_form
 def key_hashes(topic_hashes: Sequence[int], keys: Sequence[bytes]) -> list[int]:
     """Return the `positive_hash` of `topic#key` for each of many keys.
 
