@@ -13,6 +13,8 @@ from rocketpy_broker import EmbeddedCluster
 from tests.golden_data import RecordedFrame, frames
 from tests.integration.raw_client import RawClient
 
+OWN_FIELDS = frozenset({"rocketpyFeatures"})
+"""Fields of our responses that RocketMQ's clients ignore."""
 BROKER_A, BROKER_B = "127.0.0.1:20010", "127.0.0.1:20030"
 COMMON = {"brokerClusterName": "GoldenCluster"}
 STRICT = {**COMMON, "autoCreateTopicEnable": "false", "maxMessageSize": "1024"}
@@ -115,7 +117,7 @@ def _comparable(code: int, fields: dict[str, str], scenario: str) -> tuple[int, 
     """The fields that must be equal. Message ids contain addresses, and physical offsets vary; the
     scenarios after the first found messages in their queues.
     """
-    left_out = {"msgId"} if scenario == "json-producer" else {"msgId", "queueOffset"}
+    left_out = OWN_FIELDS | ({"msgId"} if scenario == "json-producer" else {"msgId", "queueOffset"})
     return code, {key: value for key, value in fields.items() if key not in left_out}
 
 

@@ -8,10 +8,16 @@ from rocketpy.protocol import fastjson
 from rocketpy.protocol.codes import RequestCode
 from rocketpy_broker import EmbeddedCluster
 from tests.golden_data import RecordedFrame
-from tests.integration.broker.test_replay import BROKER_A, BROKER_B, COMMON, STRICT, Exchange, Replay
+from tests.integration.broker.test_replay import (
+    BROKER_A,
+    BROKER_B,
+    COMMON,
+    OWN_FIELDS,
+    STRICT,
+    Exchange,
+    Replay,
+)
 
-OWN_FIELDS = {RequestCode.HEART_BEAT: frozenset({"rocketpyFeatures"})}
-"""Fields of our responses that RocketMQ's clients ignore."""
 # Transactions cannot be replayed (their ends name physical offsets), so some queues have fewer messages.
 SHIFTED_STEPS = ("pull OFFSET at max", "pull block")
 COMPARED = frozenset({
@@ -75,7 +81,7 @@ def test_consumers_and_operators_get_the_recorded_responses(exchanges: list[Exch
         if ours is None:
             different.append((info["n"], info["step"], "no response"))
             continue
-        fields = set(ours.ext_fields()) - OWN_FIELDS.get(info["code"], frozenset())
+        fields = set(ours.ext_fields()) - OWN_FIELDS
         mine = ours.code, fields, shape(ours.body)
         wanted = theirs.info["code"], set(theirs.info["extFields"] or {}), shape(recorded_body(theirs))
         if mine != wanted:
