@@ -1,4 +1,4 @@
-"""The header and body class of each request code: RocketMQ 4.6, and two codes of 5.x."""
+"""The header and body class of each request code: RocketMQ 4.6, and codes of 5.x."""
 
 from typing import Final
 
@@ -13,6 +13,7 @@ REQUEST_HEADERS: Final[dict[int, type[headers.Header]]] = {
     RequestCode.SEND_REPLY_MESSAGE_V2: headers.SendMessageRequestHeaderV2,
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: headers.ReplyMessageRequestHeader,
     RequestCode.CONSUMER_SEND_MSG_BACK: headers.ConsumerSendMsgBackRequestHeader,
+    RequestCode.RECALL_MESSAGE: headers.RecallMessageRequestHeader,
     RequestCode.PULL_MESSAGE: headers.PullMessageRequestHeader,
     RequestCode.LITE_PULL_MESSAGE: headers.PullMessageRequestHeader,
     RequestCode.QUERY_MESSAGE: headers.QueryMessageRequestHeader,
@@ -74,6 +75,7 @@ REQUEST_HEADERS: Final[dict[int, type[headers.Header]]] = {
 
 RESPONSE_HEADERS: Final[dict[int, type[headers.Header]]] = {
     RequestCode.SEND_MESSAGE: headers.SendMessageResponseHeader,
+    RequestCode.RECALL_MESSAGE: headers.RecallMessageResponseHeader,
     RequestCode.SEND_MESSAGE_V2: headers.SendMessageResponseHeader,
     RequestCode.SEND_BATCH_MESSAGE: headers.SendMessageResponseHeader,
     RequestCode.SEND_REPLY_MESSAGE: headers.SendMessageResponseHeader,

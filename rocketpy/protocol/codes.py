@@ -149,6 +149,7 @@ class RequestCode(IntEnum):
     GET_TOPIC_CONFIG = 351
     GET_SUBSCRIPTIONGROUP_CONFIG = 352
     LITE_PULL_MESSAGE = 361
+    RECALL_MESSAGE = 370
 
 
 class ResponseCode(IntEnum):
@@ -190,6 +191,8 @@ class ResponseCode(IntEnum):
     UPDATE_AND_CREATE_ACL_CONFIG_FAILED = 209
     DELETE_ACL_CONFIG_FAILED = 210
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211
+    ILLEGAL_OPERATION = 604
+    """Of RECALL_MESSAGE. Source: RocketMQ 5.3.3 ResponseCode."""
 
 
 class LanguageCode(IntEnum):

@@ -74,6 +74,25 @@ class SendMessageResponseHeader(SendMessageErrorHeader, kw_only=True):
     queue_offset: Int64
     """For a delayed or half message see QUIRKS 20."""
     transaction_id: str | None = None
+    recall_handle: str | None = None
+    """Of a timer message that is not due yet; see `protocol.message.recall_handle`. Not in RocketMQ 4.x."""
+
+
+class RecallMessageRequestHeader(Header, kw_only=True):
+    """RECALL_MESSAGE (370). Source: RocketMQ 5.3.3 RecallMessageRequestHeader."""
+
+    producer_group: str | None = None
+    topic: str
+    recall_handle: str
+    broker_name: str | None = field(name="bname", default=None)
+    """That of the handle; RocketMQ's proxies need it."""
+
+
+class RecallMessageResponseHeader(Header, kw_only=True):
+    """The response to RECALL_MESSAGE. Source: RocketMQ 5.3.3 RecallMessageResponseHeader."""
+
+    msg_id: str
+    """The unique id of the message."""
 
 
 class ConsumerSendMsgBackRequestHeader(Header, kw_only=True):

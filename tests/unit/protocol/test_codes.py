@@ -21,15 +21,18 @@ LATER = {
     "GET_TOPIC_CONFIG": 351,
     "GET_SUBSCRIPTIONGROUP_CONFIG": 352,
     "LITE_PULL_MESSAGE": 361,
+    "RECALL_MESSAGE": 370,
 }
 """Requests of newer clients. Source: RequestCode of 5.3.3."""
+LATER_RESPONSES = {"ILLEGAL_OPERATION": 604}
+"""Source: ResponseCode of 5.3.3."""
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
         (RequestCode, CONSTANTS["RequestCode"] | LATER),
-        (ResponseCode, CONSTANTS["ResponseCode"] | CONSTANTS["RemotingSysResponseCode"]),
+        (ResponseCode, CONSTANTS["ResponseCode"] | CONSTANTS["RemotingSysResponseCode"] | LATER_RESPONSES),
         (LanguageCode, {v["language"]: v["code"] for v in vectors("versionAndLanguage") if "language" in v}),
     ],
 )
