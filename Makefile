@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-client slow planted console-test frameworks compatibility check format docs docs-serve package mutants interop interop-all mqadmin bench soak attack faults spark spark35 spark40 spark41 spark-versions spark-rows spark-kills spark-demo lock audit sbom clean distclean
+.PHONY: help demo test native test-native test-client slow planted console-test frameworks compatibility check format docs docs-serve package mutants interop interop-all mqadmin bench soak attack faults spark spark35 spark40 spark41 spark-versions spark-rows spark-kills spark-demo lock audit sbom clean distclean
 
 VENV := .venv
 SPARK := .cache/spark
@@ -49,6 +49,17 @@ demo: $(VENV)/.ready-demo ## events through name server, broker and store and ba
 
 test: $(VENV)/.ready-test ## unit, property and integration tests, on every core
 	@$(PY) -m pytest -n auto --dist worksteal $(ARGS)
+
+native: $(VENV)/.ready-native ## build native/ and install it into .venv: compiled forms of hot functions (needs cargo)
+	@command -v cargo >/dev/null 2>&1 || { \
+		echo "native: this needs cargo, the build tool of Rust 1.85 or newer; without native forms, everything runs in Python"; exit 1; }
+	@PATH="$(CURDIR)/$(dir $(PY)):$$PATH" $(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation ./native
+	@ROCKETPY_NATIVE=1 $(PY) -c "from rocketpy.native import native_form; print('native: .venv runs hot functions in their', native_form(), 'form')"
+
+# In both forms: tests/unit/native calls both. Everything else here runs in the native form, and in `make test` in the one installed.
+test-native: native $(VENV)/.ready-test ## the native forms against the Python forms, and the unit tests with them
+	@cargo test --quiet --locked --manifest-path native/Cargo.toml
+	@ROCKETPY_NATIVE=1 $(PY) -m pytest -n auto --dist worksteal tests/unit tests/property $(ARGS)
 
 # Modules that import the broker are skipped where it does not run.
 test-client: $(VENV)/.ready-test ## the unit tests of the client, also on macOS and Windows
@@ -97,7 +108,7 @@ docs: $(VENV)/.ready-check ## build the documentation into site/
 docs-serve: $(VENV)/.ready-check ## the documentation on a local port, rebuilt as you write
 	$(PY) -m mkdocs serve
 
-package: $(VENV)/.ready-test ## wheel and sdist: built, their contents checked, and each extra run from the wheel (ARGS="--keep dist")
+package: $(VENV)/.ready-test $(VENV)/.ready-native ## wheel and sdist: built, their contents checked, and each extra run from the wheel (ARGS="--keep dist")
 	@$(PY) -m tools.package $(ARGS)
 
 interop: ## both directions against the real RocketMQ 4.6.0 (needs Maven and a JDK)
@@ -160,7 +171,7 @@ faults: $(VENV)/.ready-bench ## name servers and brokers killed and restarted in
 lock: $(TOOLS)/.ready ## write requirements.lock for what pyproject.toml allows; ARGS=--upgrade takes the newest versions
 	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' | \
 		$(TOOLS)/bin/uv pip compile --quiet --universal --python-version 3.11.5 --all-extras --generate-hashes \
-		--custom-compile-command "make lock" $(ARGS) pyproject.toml - -o requirements.lock
+		--no-emit-package rocketpy-mq-native --custom-compile-command "make lock" $(ARGS) pyproject.toml - -o requirements.lock
 	@git diff --stat requirements.lock
 
 audit: $(TOOLS)/.ready ## look for known vulnerabilities in everything that requirements.lock names
@@ -170,10 +181,11 @@ sbom: $(TOOLS)/.ready ## write sbom.json, what a server with all its extras is m
 	@$(PY) -m tools.locked compression metrics otel speed > $(TOOLS)/server.lock
 	@PYTHONWARNINGS=ignore $(TOOLS)/bin/cyclonedx-py requirements $(TOOLS)/server.lock --pyproject pyproject.toml --output-reproducible \
 		--of JSON -o sbom.json $(ARGS)
+	@$(PY) -m tools.crates sbom.json
 	@echo "sbom: $$(grep -c '"purl"' sbom.json) packages in sbom.json"
 
 clean: ## remove what building, testing and measuring left behind
-	rm -rf build dist site sbom.json .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov
+	rm -rf build dist site native/target sbom.json .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv too
@@ -200,6 +212,11 @@ $(VENV)/.ready-demo: $(SOURCES_OF_SETUP) | $(PY)
 $(VENV)/.ready-test: $(SOURCES_OF_SETUP) | $(PY)
 	@echo "installing rocketpy and its test tools"
 	@$(call install,$(PY),test)
+	@touch $@
+
+$(VENV)/.ready-native: $(SOURCES_OF_SETUP) | $(PY)
+	@echo "installing rocketpy and maturin"
+	@$(call install,$(PY),build-native)
 	@touch $@
 
 $(VENV)/.ready-mutants: $(SOURCES_OF_SETUP) | $(PY)

@@ -5,7 +5,8 @@ forms of some pure functions. `has_native_form` marks these functions. A native 
 that it does not handle: errors and rare forms. The Python form handles that input, so both have the same
 results.
 
-`ROCKETPY_NATIVE=0` in the environment turns native forms off.
+The environment variable ROCKETPY_NATIVE decides: without it, native forms run if the package is installed and
+fits; with 0, Python forms run; with 1, the import fails if native forms cannot run.
 """
 
 from __future__ import annotations
@@ -36,29 +37,44 @@ FORMS: Final[dict[str, Forms]] = {}
 """The functions that have a native form, by name. Only those of imported modules are here."""
 
 
-def _load() -> tuple[ModuleType | None, str]:
-    """Return the native package, if it is used, and what `native_form` says."""
-    if os.environ.get("ROCKETPY_NATIVE") == "0":
-        return None, "Python (ROCKETPY_NATIVE=0)"
+def _load(wanted: str) -> tuple[ModuleType | None, str]:
+    """Return the native package, if it is used, and what `native_form` says. wanted: of the environment."""
+    if wanted not in {"", "0", "1"}:
+        raise ImportError(
+            f"ROCKETPY_NATIVE={wanted!r}; set it to 0 (Python forms) or 1 (native), or unset it"
+        )
+    if wanted == "0":
+        return None, "pure Python: ROCKETPY_NATIVE=0"
+    package, reason = _find()
+    if package is None and wanted == "1":
+        raise ImportError(
+            f"ROCKETPY_NATIVE=1 requires native forms, but {reason}; unset the variable to use Python forms"
+        )
+    return package, f"pure Python: {reason}" if package is None else "native"
+
+
+def _find() -> tuple[ModuleType | None, str]:
+    """Return the native package, or None and why it cannot be used."""
     try:
         import rocketpy_native  # noqa: PLC0415 - an optional package
     except ImportError as error:
-        if error.name == "rocketpy_native":
-            return None, "Python (rocketpy-mq-native is not installed)"
-        return None, f"Python (rocketpy-mq-native cannot be imported: {error})"
+        is_missing = error.name == "rocketpy_native"
+        return None, "rocketpy-mq-native is " + (
+            "not installed" if is_missing else f"installed but cannot be imported ({error})"
+        )
     if rocketpy_native.INTERFACE != _INTERFACE:
         return None, (
-            f"Python (rocketpy-mq-native has interface {rocketpy_native.INTERFACE}, this rocketpy-mq needs "
-            f"{_INTERFACE}; install both in the same version)"
+            f"rocketpy-mq-native has interface {rocketpy_native.INTERFACE} and this rocketpy-mq needs "
+            f"{_INTERFACE}; install both in the same version"
         )
-    return rocketpy_native, "native"
+    return rocketpy_native, ""
 
 
-_native, _form = _load()
+_native, _form = _load(os.environ.get("ROCKETPY_NATIVE", ""))
 
 
 def native_form() -> str:
-    """Return which forms run: "native", or "Python" and the reason in parentheses."""
+    """Return which forms run: "native", or "pure Python: " and the reason."""
     return _form
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from rocketpy.native import native_form
+
 _MEMORY = Path("/dev/shm")  # noqa: S108 - directories in it are made by tempfile and pytest, which are private
 _MEMORY_BYTES = 4 << 30
 
@@ -42,6 +44,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     mark = _MODULE_MARK.search(collection_path.read_text("utf-8"))
     return True if mark and mark[1] in _excluded_marks(str(config.option.markexpr)) else None
+
+
+def pytest_report_header() -> str:
+    """Say whether native forms are tested; see rocketpy/native.py."""
+    return f"rocketpy: hot functions run in this form: {native_form()}"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from rocketpy.errors import ConfigInvalid, RocketError
+from rocketpy.native import native_form
 from rocketpy.protocol.message.record import host_bytes
 from rocketpy.runtime.tasks import Closable, Step, Tasks, close_all
 from rocketpy.telemetry.plugin import find_telemetry
@@ -285,6 +286,7 @@ class Broker:
         except BaseException:  # nothing may stay open
             await self.close()
             raise
+        log.info("broker %s at %s; hot functions: %s", self.config.name, self.address, native_form())
         self.tasks.every(lambda: self.config.offset_interval_ms / 1000, self._save_tables, "save of tables")
 
     async def _restore_tables(self) -> None:

@@ -22,6 +22,7 @@ from typing import Any, Final
 from rocketpy._version import __version__
 from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.logs import JsonFormatter, LineFormatter
+from rocketpy.native import native_form
 from rocketpy.protocol.java import trim
 from rocketpy.runtime.tasks import subtask
 from rocketpy.runtime.text import printable
@@ -97,7 +98,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="rocketpy-broker", description=__doc__)
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__} ({native_form()})")
     parser.set_defaults(failed=1)
     commands = parser.add_subparsers(
         required=True, dest="command", metavar="namesrv|broker|dev|stop|store|ha|dledger|promote"

@@ -14,7 +14,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tools.package.archives import PackageError, build, check_sdist, check_tag, check_wheel
+from tools.package.archives import (
+    PackageError,
+    build,
+    build_native,
+    check_native,
+    check_sdist,
+    check_tag,
+    check_wheel,
+)
 from tools.package.installed import CHECKS, CleanEnvironment
 
 
@@ -38,14 +46,22 @@ def _check(folder: Path, extras: list[str], keep: Path | None) -> None:
     print(f"package: {check_tag(wheel)}", flush=True)
     print(f"package: {check_wheel(wheel)}", flush=True)
     print(f"package: {check_sdist(sdist, wheel, folder / 'sdist')}", flush=True)
+    made = [wheel, sdist]
+    if shutil.which("cargo") is None:
+        print("package: native: not built, because cargo is not here", flush=True)
+        extras = [extra for extra in extras if extra != "native"]
+    else:
+        native = build_native(folder / "dist")
+        made += native
+        print(f"package: {check_native(*native)}", flush=True)
     environment = CleanEnvironment(folder / "environment", wheel)
     for extra in extras:
         environment.install(extra)
         print(f"package: {extra}: {CHECKS[extra](environment)}", flush=True)
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
-        for made in (wheel, sdist):
-            shutil.copy(made, keep)
+        for path in made:
+            shutil.copy(path, keep)
     print(f"package: {wheel.name} and {sdist.name} are in order")
 
 

@@ -43,6 +43,33 @@ def build(folder: Path, source: Path = ROOT) -> tuple[Path, Path]:
     return wheel, sdist
 
 
+def build_native(folder: Path) -> tuple[Path, Path]:
+    """Build wheel and sdist of rocketpy-mq-native with this environment's maturin; return their paths.
+
+    Raises PackageError if the build fails.
+    """
+    command = [sys.executable, "-m", "maturin", "build", "--release", "--sdist", "--out", str(folder)]
+    done = subprocess.run(command, cwd=ROOT / "native", capture_output=True, text=True, check=False)
+    ensure(done.returncode == 0, f"the build of native/ failed:\n{done.stderr}")
+    [wheel], [sdist] = folder.glob("rocketpy_mq_native*.whl"), folder.glob("rocketpy_mq_native*.tar.gz")
+    return wheel, sdist
+
+
+def check_native(wheel: Path, sdist: Path) -> str:
+    """Compare the distributions of native/ with the repository; return a summary. Raises PackageError."""
+    ensure("-cp311-abi3-" in wheel.name, f"{wheel.name} is not for all Pythons from 3.11 on")
+    with zipfile.ZipFile(wheel) as packaged:
+        names = set(packaged.namelist())
+    [info] = {name.partition("/")[0] for name in names if ".dist-info/" in name}
+    for part in ("licenses/LICENSE", "sboms/rocketpy-native.cyclonedx.json"):
+        ensure(f"{info}/{part}" in names, f"{wheel.name} has no {part}")
+    with tarfile.open(sdist) as source:
+        names = {name.partition("/")[2] for name in source.getnames()}
+    expected = {name.removeprefix("native/") for name in tracked(ROOT / "native")}
+    ensure(names - _MADE == expected, f"{sdist.name} and git differ: {sorted(names - _MADE ^ expected)}")
+    return f"{wheel.name} is for all Pythons from 3.11 on, {sdist.name} has {len(names)} files"
+
+
 def tracked(*folders: Path) -> set[str]:
     """Return the files below these folders that git tracks, relative to the repository."""
     command = ["git", "ls-files", "-z", "--", *map(str, folders)]

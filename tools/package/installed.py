@@ -156,6 +156,7 @@ def check_none(environment: CleanEnvironment) -> str:
     modules = environment.python(_ALONE).strip()
     ensure("SEND_OK" in environment.python(_SEND, "embedded:", "zlib"), "embedded: stored no message")
     version = environment.run("rocketpy-broker", "--version").strip()
+    ensure("rocketpy-mq-native is not installed" in version, f"rocketpy-broker --version prints {version}")
     for command in ("rocketpy",), ("python", "-m", "rocketpy"):
         refused = environment.run(*command, "--help", status=2)
         ensure("rocketpy-mq[cli]" in refused, f"{' '.join(command)} names no extra: {refused}")
@@ -171,6 +172,15 @@ def check_speed(environment: CleanEnvironment) -> str:
     with environment.servers("--loop", "uvloop") as namesrv:
         ensure("SEND_OK" in environment.python(_SEND, namesrv, "zlib"), "no message was sent")
     return "a broker on uvloop kept a message"
+
+
+def check_native(environment: CleanEnvironment) -> str:
+    """The servers run hot functions in their native form."""
+    version = environment.run("rocketpy-broker", "--version").strip()
+    ensure(version.endswith(" (native)"), f"rocketpy-broker --version prints {version}")
+    with environment.servers() as namesrv:
+        ensure("SEND_OK" in environment.python(_SEND, namesrv, "zlib"), "no message was sent")
+    return f"{version} kept a message"
 
 
 def check_compression(environment: CleanEnvironment) -> str:
@@ -313,6 +323,7 @@ def check_jdk(environment: CleanEnvironment) -> str:
 CHECKS: Final[Mapping[str, Callable[[CleanEnvironment], str]]] = {
     "none": check_none,
     "speed": check_speed,
+    "native": check_native,
     "compression": check_compression,
     "metrics": check_metrics,
     "otel": check_otel,

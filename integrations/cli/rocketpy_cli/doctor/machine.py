@@ -13,6 +13,7 @@ from typing import Final
 
 import rocketpy
 from rocketpy._version import __version__
+from rocketpy.native import native_form
 from rocketpy_cli.doctor.findings import Findings
 from rocketpy_cli.profiles import profiles_path
 
@@ -32,7 +33,9 @@ def _check_module(findings: Findings) -> None:
     try:
         version = metadata.version(_NAMESAKE)
     except metadata.PackageNotFoundError:
-        text = f"rocketpy-mq {__version__} in {directory}, Python {platform.python_version()}"
+        text = (
+            f"rocketpy-mq {__version__} in {directory}, Python {platform.python_version()}, {native_form()}"
+        )
         findings.ok("module", "this environment", text)
         return
     findings.problem(
