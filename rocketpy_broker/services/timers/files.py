@@ -1,0 +1,426 @@
+"""The wheel and the timer log: reads and writes slots and units.
+
+Both are read with `pread` and written with `pwrite`. A unit is written before its slot, so after a kill no
+slot leads to a unit that is missing. After power loss one may: see `TimerFiles.recover`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from rocketpy.errors import StoreDamaged, StoreError
+from rocketpy_broker.services.timers.formats import (
+    BLANK_BYTES,
+    CHECKPOINT_FILE_BYTES,
+    EMPTY_SLOT,
+    NO_UNIT,
+    PRECISION_MS,
+    SLOT,
+    UNIT,
+    WHEEL_BYTES,
+    WHEEL_SLOTS,
+    Slot,
+    TimerCheckpoint,
+    Unit,
+    encode_blank,
+    is_blank,
+)
+from rocketpy_broker.store.files.disk import Disk, disk_errors, make_durable_dir, store_error
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
+
+log = logging.getLogger("rocketpy.broker.timers")
+
+_READ_BYTES: Final = 1 << 16
+_SLOTS_READ: Final = _READ_BYTES // SLOT.size
+
+
+class TimerFilesDamaged(StoreDamaged):
+    """The files contradict each other or the log; they must be built again."""
+
+
+class CheckpointFile:
+    """The file `timercheck`, which is written in place, as RocketMQ does."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._disk = disk
+        self.path = path
+        self._handle = -1
+
+    def load(self) -> TimerCheckpoint | None:
+        """Return the checkpoint; None without a file. Raises StoreError, RemoteProtocolError."""
+        with disk_errors("read", self.path):
+            if not self._disk.exists(self.path):
+                return None
+            return TimerCheckpoint.decode(self._disk.pread(self._open(), CHECKPOINT_FILE_BYTES, 0))
+
+    def save(self, checkpoint: TimerCheckpoint) -> None:
+        """Write and flush the checkpoint. Safe in a thread. Raises DiskFull, StoreError."""
+        is_new = not self._disk.exists(self.path)
+        if is_new:
+            make_durable_dir(self._disk, self.path.parent)
+        with disk_errors("write", self.path):
+            data = checkpoint.encode_file() if is_new else checkpoint.encode()
+            handle = self._open()
+            self._disk.pwrite(handle, data, 0)
+            self._disk.fdatasync(handle)
+            if is_new:
+                self._disk.fsync_dir(self.path.parent)
+
+    def _open(self) -> int:
+        if self._handle < 0:
+            self._handle = self._disk.open(self.path, create=True)
+        return self._handle
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._handle >= 0:
+            self._disk.close(self._handle)
+            self._handle = -1
+
+
+class TimerWheel:
+    """The file `timerwheel`. It is created, sparse, with the first slot."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._disk = disk
+        self.path = path
+        self._handle = -1
+        self._unwritten: dict[int, Slot] = {}
+        """Slots that could not be written, by second."""
+        self.needs_flush = False
+
+    def exists(self) -> bool:
+        """Whether there is a file. Raises TimerFilesDamaged for one of another length."""
+        with disk_errors("look up", self.path):
+            if not self._disk.exists(self.path):
+                return False
+            size = self._disk.size(self.path)
+        if size != WHEEL_BYTES:
+            raise TimerFilesDamaged(f"{self.path} has {size} bytes, expected {WHEEL_BYTES}")
+        return True
+
+    def slot(self, second: int) -> Slot:
+        """Return the slot of a second, which is empty without timers. Raises StoreError."""
+        if second in self._unwritten:
+            return self._unwritten[second]
+        if self._handle < 0 and not self.exists():
+            return EMPTY_SLOT
+        data = self._pread(SLOT.size, second % WHEEL_SLOTS * SLOT.size)
+        found = Slot(*SLOT.unpack(data))
+        return found if found.second == second and found.last >= 0 else EMPTY_SLOT
+
+    def put(self, slots: Iterable[Slot]) -> None:
+        """Write slots. Those that cannot be written are kept until the next call; see `flush`."""
+        self._unwritten.update((slot.second, slot) for slot in slots)
+        self.needs_flush = True
+        try:
+            while self._unwritten:
+                slot = next(iter(self._unwritten.values()))
+                at = slot.second % WHEEL_SLOTS * SLOT.size
+                self._disk.pwrite(self._writable(), SLOT.pack(*slot), at)
+                del self._unwritten[slot.second]
+        except OSError as error:
+            log.error("%s", store_error("write", self.path, error))
+
+    def slots(self, first: int) -> Iterator[Slot]:
+        """Yield all slots with timers whose second is `first` or later. Raises StoreError.
+
+        Holes of the file are skipped.
+        """
+        if self._handle < 0 and not self.exists():
+            return
+        at = 0
+        while (data_at := self._next_data(at)) is not None and data_at < WHEEL_BYTES:
+            at = data_at - data_at % SLOT.size
+            data = self._pread(min(_READ_BYTES, WHEEL_BYTES - at), at)
+            for fields in SLOT.iter_unpack(data[: len(data) // SLOT.size * SLOT.size]):
+                if fields[0] >= max(first, 1) and fields[2] >= 0:
+                    yield Slot(*fields)
+            at += _READ_BYTES
+
+    def next_second(self, second: int, end: int) -> int:
+        """Return the first second from `second` on with timers; `end` without one before it."""
+        end = min((other for other in self._unwritten if second <= other < end), default=end)
+        while second < end:
+            index = second % WHEEL_SLOTS
+            count = min(end - second, WHEEL_SLOTS - index, _SLOTS_READ)
+            data = self._pread(count * SLOT.size, index * SLOT.size)
+            for number, fields in enumerate(SLOT.iter_unpack(data)):
+                if fields[0] == second + number and fields[2] >= 0:
+                    return second + number
+            second += count
+        return end
+
+    def _next_data(self, at: int) -> int | None:
+        with disk_errors("read", self.path):
+            return self._disk.next_data(self._readable(), at)
+
+    def _pread(self, size: int, at: int) -> bytes:
+        try:
+            return self._disk.pread(self._readable(), size, at)
+        except OSError as error:
+            raise store_error("read", self.path, error) from error
+
+    def _readable(self) -> int:
+        if self._handle < 0:
+            self._handle = self._disk.open(self.path)
+        return self._handle
+
+    def _writable(self) -> int:
+        if self._handle < 0:
+            self._handle = self._disk.create(self.path, WHEEL_BYTES)
+            self._disk.fsync_dir(self.path.parent)
+        return self._handle
+
+    def flush(self) -> None:
+        """Make the slots durable. Safe in a thread. Raises StoreError, also for unwritten slots."""
+        if self._unwritten:
+            raise StoreError(f"{len(self._unwritten)} slots of {self.path} could not be written yet")
+        if self.needs_flush and self._handle >= 0:
+            self.needs_flush = False
+            try:
+                with disk_errors("flush", self.path):
+                    self._disk.fdatasync(self._handle)
+            except StoreError:
+                self.needs_flush = True
+                raise
+
+    def delete(self) -> None:
+        """Delete the file."""
+        self.close()
+        self._unwritten.clear()
+        with disk_errors("delete", self.path):
+            self._disk.unlink(self.path)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._handle >= 0:
+            self._disk.close(self._handle)
+            self._handle = -1
+
+
+class TimerLog:
+    """The files of `timerlog/`."""
+
+    def __init__(self, disk: Disk, directory: Path, file_bytes: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._files = MappedFileQueue(disk, directory, file_bytes)
+        self._block = b""
+        self._block_at = 0
+
+    def load(self) -> None:
+        """Find the files. Raises StoreDamaged for those of another size, StoreError."""
+        self._files.load()
+        if self._files.strays:
+            raise TimerFilesDamaged(
+                f"{self._directory}: a file before {self._files.strays[0].path} is missing"
+            )
+
+    @property
+    def begin(self) -> int:
+        """Position of the first unit."""
+        return self._files.min_offset
+
+    @property
+    def end(self) -> int:
+        """Position after the last unit."""
+        return self._files.max_offset
+
+    def room(self) -> tuple[int, int]:
+        """Return the position of the next unit, and how many units fit into its file."""
+        at, size = self.end, self._file_bytes
+        left = size - at % size
+        if UNIT.size + BLANK_BYTES > left:
+            at, left = at + left, size
+        return at, (left - BLANK_BYTES) // UNIT.size
+
+    def append(self, units: Sequence[Unit]) -> None:
+        """Write units at the position that `room` returned, into one file.
+
+        Raises DiskFull, StoreError. Then no unit counts, and the next `append` writes to the same place.
+        """
+        position, _ = self.room()
+        last = self._files.last
+        if last is None or position >= last.end:
+            if last is not None and not last.is_full:
+                last.write(last.wrote, encode_blank(last.size - last.wrote))
+                last.wrote = last.size
+            last = self._files.add_file(position)
+        data = b"".join([unit.encode() for unit in units])
+        last.write(position - last.start, data)
+        last.wrote = position - last.start + len(data)
+
+    def unit(self, position: int) -> Unit | None:
+        """Return the unit at a position; None if there is none. Raises StoreError."""
+        begin = self._block_at
+        if not begin <= position <= begin + len(self._block) - UNIT.size:
+            # Units are followed backwards, so the block ends with this one.
+            file = self._files.find(position)
+            if file is None or position < 0:
+                return None
+            start = max(0, position - file.start + UNIT.size - _READ_BYTES)
+            self._block = file.read(start, position - file.start + UNIT.size - start)
+            self._block_at = begin = file.start + start
+        return Unit.decode(self._block, position - begin) if position + UNIT.size <= self.end else None
+
+    def units(self, position: int) -> Iterator[tuple[int, Unit]]:
+        """Yield (position, unit) from a position on, up to the first bytes that are no unit."""
+        for file in self._files.mapped_files:
+            at = max(position - file.start, 0)
+            while at + UNIT.size + BLANK_BYTES <= file.size:
+                data = file.read(at, _READ_BYTES // UNIT.size * UNIT.size)
+                count = 0
+                while (unit := Unit.decode(data, count)) is not None:
+                    yield file.start + at + count, unit
+                    count += UNIT.size
+                at += count
+                if len(data) - count >= UNIT.size:
+                    break
+            if at + UNIT.size + BLANK_BYTES <= file.size and not is_blank(file.read(at, BLANK_BYTES)):
+                return
+
+    def cut(self, position: int) -> None:
+        """Drop the bytes from a position on. Raises StoreError."""
+        self._files.truncate(position)
+        self._block = b""
+
+    def delete_expired(self, min_physical: int) -> list[Callable[[], None]]:
+        """Remove files whose last unit points below the start of the log; return what deletes them."""
+        deletions = []
+        while len(self._files.mapped_files) > 1:
+            first = self._files.mapped_files[0]
+            at = (first.size - BLANK_BYTES) // UNIT.size * UNIT.size - UNIT.size
+            unit = Unit.decode(first.read(at, UNIT.size))
+            if unit is not None and unit.physical_offset >= min_physical:
+                break
+            deletions.append(self._files.take_first().delete)
+        return deletions
+
+    def flush(self) -> None:
+        """Make the units durable. Safe in a thread. Raises StoreError."""
+        for path in self._files.unsynced_directories():
+            with disk_errors("flush", path):
+                self._disk.fsync_dir(path)
+        self._files.directories_synced()
+        for target in list(self._files.unflushed()):
+            file = target.file
+            try:
+                file.flush()
+                file.flushed, file.flushed_changes = target.until, target.changes
+            finally:
+                file.release()
+
+    def delete(self) -> None:
+        """Delete all files."""
+        self._files.destroy()
+        self._files = MappedFileQueue(self._disk, self._directory, self._file_bytes)
+        self._block = b""
+
+    def close(self) -> None:
+        """Close the files."""
+        self._files.close()
+
+
+class TimerFiles:
+    """Wheel, timer log and checkpoint of one store directory."""
+
+    def __init__(self, disk: Disk, root: Path, log_file_bytes: int) -> None:
+        self._disk = disk
+        self._root = root
+        self.wheel = TimerWheel(disk, root / "timerwheel")
+        self.log = TimerLog(disk, root / "timerlog", log_file_bytes)
+        self.checkpoint_file = CheckpointFile(disk, root / "config" / "timercheck")
+        self._log_file_bytes = log_file_bytes
+
+    def recover(self, checkpoint: TimerCheckpoint, log_end: int) -> Unit | None:
+        """Find the end of the timer log, and link units to the wheel that are not; return the last unit.
+
+        log_end: end of the commit log; units beyond it are dropped, since power loss took their messages.
+        Raises TimerFilesDamaged, StoreError.
+        """
+        self.log.load()
+        return self._recover(checkpoint, log_end)
+
+    def _recover(self, checkpoint: TimerCheckpoint, log_end: int) -> Unit | None:
+        has_wheel = self.wheel.exists()
+        flushed = checkpoint.log_flushed
+        if flushed > self.log.end or (flushed and not self.log.end):
+            raise TimerFilesDamaged(f"timers were enqueued up to {flushed}, but the timer log is missing")
+        start = max(flushed, self.log.begin) if has_wheel else self.log.begin
+        end, last = start, None
+        slots: dict[int, Slot] = {}
+        for position, unit in self.log.units(start):
+            if unit.physical_offset + unit.size > log_end:
+                break
+            self._link(slots, position, unit)
+            end, last = position + UNIT.size, unit
+        if last is None and end > self.log.begin:
+            last = self._last_before(end)
+        self.log.cut(end)
+        self.wheel.put(list(slots.values()))
+        if has_wheel and any(slot.last >= end for slot in self.wheel.slots(0)):
+            log.warning(
+                "the timer wheel has slots beyond the timer log; it is built again from the timer log"
+            )
+            self.wheel.delete()
+            return self._recover(checkpoint, log_end)
+        return last
+
+    def _link(self, slots: dict[int, Slot], position: int, unit: Unit) -> None:
+        """Make a unit the last one of its slot, unless the wheel has it already."""
+        second = unit.slot_ms // PRECISION_MS
+        slot = slots.get(second) or self.wheel.slot(second)
+        if slot.last < position:
+            first = position if slot.first == NO_UNIT else slot.first
+            slots[second] = Slot(second, first, position, slot.timers + (-1 if unit.recalls else 1))
+
+    def _last_before(self, end: int) -> Unit | None:
+        """Return the unit that ends at a position, or before the blank unit that ends there."""
+        unit = self.log.unit(end - UNIT.size)
+        if unit is not None or end % self._log_file_bytes:
+            return unit
+        size = self._log_file_bytes
+        return self.log.unit(end - size + (size - BLANK_BYTES) // UNIT.size * UNIT.size - UNIT.size)
+
+    def add(self, units: Sequence[Unit]) -> tuple[int, int, int]:
+        """Append units to the slots of their times, up to the end of a file of the timer log.
+
+        Their `previous` is set here. Returns the position of the first one, the number of added units, and
+        how many slots are new. Raises DiskFull, StoreError; then nothing was added.
+        """
+        begin, count = self.log.room()
+        slots: dict[int, Slot] = {}
+        linked, new = [], 0
+        for position, unit in zip(range(begin, begin + count * UNIT.size, UNIT.size), units, strict=False):
+            second = unit.slot_ms // PRECISION_MS
+            slot = slots.get(second)
+            if slot is None:
+                slot = self.wheel.slot(second)
+                new += slot.last == NO_UNIT
+            linked.append(unit._replace(previous=slot.last))
+            first = position if slot.first == NO_UNIT else slot.first
+            slots[second] = Slot(second, first, position, slot.timers + (-1 if unit.recalls else 1))
+        self.log.append(linked)
+        self.wheel.put(slots.values())
+        return begin, len(linked), new
+
+    def flush(self) -> None:
+        """Make units and slots durable. Safe in a thread. Raises StoreError."""
+        self.log.flush()
+        self.wheel.flush()
+
+    def reset(self) -> None:
+        """Delete wheel and timer log. Raises StoreError."""
+        self.wheel.delete()
+        self.log.delete()
+
+    def close(self) -> None:
+        """Close all files."""
+        self.wheel.close()
+        self.log.close()
+        self.checkpoint_file.close()
