@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test native test-native test-client slow planted console-test frameworks compatibility check format docs docs-serve package mutants interop interop-all mqadmin bench soak attack faults spark spark35 spark40 spark41 spark-versions spark-rows spark-kills spark-demo lock audit sbom clean distclean
+.PHONY: help demo test native test-native test-client slow planted console-test frameworks compatibility check format docs docs-serve package mutants interop interop-all mqadmin bench bench-quick bench-compare soak attack faults spark spark35 spark40 spark41 spark-versions spark-rows spark-kills spark-demo lock audit sbom clean distclean
 
 VENV := .venv
 SPARK := .cache/spark
@@ -129,6 +129,12 @@ mutants: $(VENV)/.ready-mutants ## whether tests notice small changes: ARGS="sto
 
 bench: $(VENV)/.ready-bench ## speed beside the real RocketMQ 4.6.0 (needs Maven and a JDK)
 	@$(PY) -m tools.bench.run $(ARGS)
+
+bench-quick: $(VENV)/.ready-bench ## CPU time of a message under each load, in three minutes, as a JSON file
+	@$(PY) -m tools.bench.quick $(ARGS)
+
+bench-compare: $(VENV)/.ready-bench ## two files of bench-quick: what became slower (ARGS="A.json B.json")
+	@$(PY) -m tools.bench.quick $(ARGS)
 
 spark: $(VENV)/.ready-spark ## the Spark sink and source in real Spark sessions, against our broker
 	@$(PY) -m pytest -m spark tests/spark $(ARGS)
