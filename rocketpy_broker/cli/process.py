@@ -21,6 +21,7 @@ import signal
 import socket
 import sys
 import threading
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Sequence
 from contextvars import Context
 from typing import Final, Protocol
@@ -46,6 +47,9 @@ glibc raises both, up to 32 and 64 MiB, when a large buffer is freed. Later fram
 small objects, and their memory does not return to the system. Fixed values turn that off. With glibc's
 initial 128 KiB, each copy of a 900 KB frame takes 0.5 ms instead of 0.02 ms: the kernel zeroes its pages.
 """
+_TLS_BUFFER_BYTES: Final = 64 << 10
+"""Size of the read buffer of each TLS connection, also during its handshake. asyncio's is 256 KiB, which is
+2 GiB for maxConnections=8192. A TLS record has at most 16 KiB."""
 DRAIN_SIGNAL: Final = signal.SIGUSR1
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, DRAIN_SIGNAL)
 
@@ -122,6 +126,7 @@ def tune_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
+    SSLProtocol.max_size = _TLS_BUFFER_BYTES
     with contextlib.suppress(AttributeError, OSError):  # another C library than glibc has no mallopt
         mallopt = ctypes.CDLL(None).mallopt
         for option, value in _MALLOC_OPTIONS.items():

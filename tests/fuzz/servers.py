@@ -31,11 +31,19 @@ class ServerProcess:
     """The servers, seen from outside."""
 
     process: Process
-    namesrv: str
-    broker: str
     stall_file: Path
     addresses: dict[str, str]
     """Of all ports, by their names."""
+
+    @property
+    def namesrv(self) -> str:
+        """Address of the name server."""
+        return self.addresses["namesrv"]
+
+    @property
+    def broker(self) -> str:
+        """Address of the broker."""
+        return self.addresses["broker"]
 
     def stalls(self) -> str:
         """Where their event loop stood still for seconds, if it did."""
@@ -53,15 +61,17 @@ class ServerProcess:
 
 
 @asynccontextmanager
-async def running_servers(folder: Path, module: str = "tests.fuzz.servers") -> AsyncIterator[ServerProcess]:
+async def running_servers(
+    folder: Path, module: str = "tests.fuzz.servers", *arguments: str
+) -> AsyncIterator[ServerProcess]:
     """Servers on free ports of 127.0.0.1 that end with the block. module: serves them."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", module, str(folder), stdin=PIPE, stdout=PIPE, limit=1 << 24
+        sys.executable, "-m", module, str(folder), *arguments, stdin=PIPE, stdout=PIPE, limit=1 << 24
     )
     assert process.stdin is not None
     try:
         addresses = await asyncio.wait_for(_line(process), _START_SECONDS)
-        yield ServerProcess(process, addresses["namesrv"], addresses["broker"], folder / STALLS, addresses)
+        yield ServerProcess(process, folder / STALLS, addresses)
     finally:
         process.stdin.close()
         await process.wait()

@@ -1,4 +1,4 @@
-"""Attacks a name server and brokers while eight good clients work; exits with 1 when a promise is broken.
+"""Attacks name server, brokers and console while nine good clients work; exits with 1 for a broken promise.
 
 The same number of harmless connections comes first, so that the clients' times can be compared.
 """

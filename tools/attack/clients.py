@@ -1,7 +1,7 @@
-"""Eight good clients: four producers and four consumers of groups of their own.
+"""Nine good clients: four producers, four consumers of groups of their own, and a user of the web console.
 
-`python -m tools.attack.clients NAMESRV` prints "ready", and for each line of its input the figures since
-the line before. At the end of its input it prints how many acknowledged messages each consumer lacks.
+`python -m tools.attack.clients NAMESRV CONSOLE` prints "ready", and for each line of its input the figures
+since the line before. At the end of its input it prints how many acknowledged messages each consumer lacks.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import contextlib
 import json
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPException
 
 from rocketpy import (
     ClientConfig,
@@ -25,20 +27,25 @@ from rocketpy import (
     PushConsumer,
 )
 from rocketpy.errors import RocketError
+from tools.attack.console import TOKEN
 
 TOPIC = "AttackControl"
 _PAUSE_S = 0.02
+_PAGE_PAUSE_S = 0.25
+_PAGE_S = 10.0
 _READ_S = 60
 _CLIENTS = 4
 
 
 @dataclass(slots=True)
 class _Work:
-    """The counters of the clients. sends_ms, deliveries_ms: since the last figures."""
+    """The counters of the clients. sends_ms, deliveries_ms, pages_ms: since the last figures."""
 
     sends_ms: list[float] = field(default_factory=list)
     deliveries_ms: list[float] = field(default_factory=list)
+    pages_ms: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    page_failures: list[str] = field(default_factory=list)
     acknowledged: set[str] = field(default_factory=set)
     received: list[set[str]] = field(default_factory=lambda: [set() for _ in range(_CLIENTS)])
 
@@ -46,7 +53,9 @@ class _Work:
         """The figures since the last call."""
         sends, self.sends_ms = self.sends_ms, []
         deliveries, self.deliveries_ms = self.deliveries_ms, []
+        pages, self.pages_ms = self.pages_ms, []
         failures, self.failures = self.failures, []
+        page_failures, self.page_failures = self.page_failures, []
         return {
             "sends": len(sends),
             "failures": failures[:5],
@@ -54,6 +63,9 @@ class _Work:
             "send_ms": quantiles(sends),
             "deliveries": len(deliveries),
             "delivery_ms": quantiles(deliveries),
+            "pages": len(pages),
+            "page_failures": page_failures,
+            "page_ms": quantiles(pages),
         }
 
     async def produce(self, namesrv: str, number: int, stop: asyncio.Event) -> None:
@@ -73,6 +85,25 @@ class _Work:
                     self.acknowledged.add(name)
                     self.sends_ms.append((time.perf_counter() - begun) * 1000)
                 await asyncio.sleep(_PAUSE_S)
+
+    async def browse(self, console: str, stop: asyncio.Event) -> None:
+        """Request the first page of the console four times a second, each time with a new connection."""
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+
+        def request(target: str) -> None:
+            with browser.open(f"http://{console}/{target}", timeout=_PAGE_S) as response:
+                response.read()
+
+        await asyncio.to_thread(request, f"?token={TOKEN}")  # sets the cookie
+        while not stop.is_set():
+            begun = time.perf_counter()
+            try:
+                await asyncio.to_thread(request, "")
+            except (OSError, HTTPException) as error:  # also another status than 200
+                self.page_failures.append(f"{type(error).__name__}: {error}"[:300])
+            else:
+                self.pages_ms.append((time.perf_counter() - begun) * 1000)
+            await asyncio.sleep(_PAGE_PAUSE_S)
 
     def consumer(self, namesrv: str, number: int) -> PushConsumer:
         """A client that records its messages."""
@@ -112,16 +143,18 @@ async def _until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(_PAUSE_S)
 
 
-async def _run(namesrv: str) -> None:
+async def _run(namesrv: str, console: str) -> None:
     work, stop = _Work(), asyncio.Event()
     consumers = [work.consumer(namesrv, number) for number in range(_CLIENTS)]
-    async with asyncio.TaskGroup() as producers:
+    async with asyncio.TaskGroup() as clients:
         for number in range(_CLIENTS):
-            producers.create_task(work.produce(namesrv, number, stop))
+            clients.create_task(work.produce(namesrv, number, stop))
         await _until(lambda: len(work.acknowledged) >= _CLIENTS)
         for consumer in consumers:
             await consumer.start()
         await _until(lambda: all(work.received))
+        clients.create_task(work.browse(console, stop))
+        await _until(lambda: bool(work.pages_ms))
         _print_json("ready")
         while await asyncio.to_thread(sys.stdin.readline):
             _print_json(work.figures())
@@ -138,4 +171,4 @@ def _print_json(value: object) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_run(sys.argv[1]))
+    asyncio.run(_run(*sys.argv[1:]))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
+import re
 import socket
+import ssl
 import struct
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
@@ -21,11 +24,13 @@ from rocketpy.protocol.bodies import (
 )
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import (
+    GetMaxOffsetRequestHeader,
     GetRouteInfoRequestHeader,
     PullMessageRequestHeader,
     PutKVConfigRequestHeader,
     RegisterBrokerRequestHeader,
     SendMessageRequestHeaderV2,
+    UpdateConsumerOffsetRequestHeader,
 )
 from rocketpy.protocol.message.sysflag import PullSysFlag
 from rocketpy.protocol.remoting.command import Command, encode_command
@@ -38,16 +43,21 @@ _LINGER_S: Final = 1.0
 
 
 class RawConnection:
-    """One connection to one of the ports. addresses: of the ports, by the names in `tools.attack.servers`."""
+    """A connection to one of the ports. addresses: of the ports, by the names in `tools.attack.servers`."""
 
     def __init__(self, addresses: Mapping[str, str], rng: random.Random) -> None:
-        self._addresses = addresses
+        self.addresses = addresses
         self.rng = rng
-        self._socket = socket.socket()
+        self._sockets: list[socket.socket] = []
+
+    @property
+    def _socket(self) -> socket.socket:
+        return self._sockets[-1]
 
     async def connect(self, name: str) -> None:
-        """Connect. Raises OSError."""
-        host, _, port = self._addresses[name].rpartition(":")
+        """Connect; a connection that was made before stays open until `close`. Raises OSError."""
+        host, _, port = self.addresses[name].rpartition(":")
+        self._sockets.append(socket.socket())
         self._socket.setblocking(False)
         # Closed by a reset, or many thousand connections would keep their ports for a minute each.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -74,8 +84,9 @@ class RawConnection:
         await asyncio.sleep(self.rng.uniform(0, _LINGER_S))
 
     def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
+        """Close all connections."""
+        for one in self._sockets:
+            one.close()
 
     def random_name(self) -> str:
         """Return a name for a topic, group, client or broker that nobody else has."""
@@ -136,9 +147,41 @@ async def _flood(connection: RawConnection) -> None:
     await connection.stay_open()
 
 
-def _pull(group: str, *, topic: str = TOPIC, text: str | None = _NO_FILTER, kind: str = "TAG") -> bytes:
+async def _big_tables(connection: RawConnection) -> None:
+    """Requests of whole tables, whose responses are not read."""
+    await connection.connect(connection.rng.choice(["namesrv", "broker", "broker"]))
+    code = connection.rng.choice(
+        [
+            RequestCode.GET_ALL_CONSUMER_OFFSET,
+            RequestCode.GET_ALL_TOPIC_CONFIG,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+            RequestCode.GET_ALL_DELAY_OFFSET,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        ]
+    )
+    await connection.send(encode_command(Command.request(code)) * connection.rng.choice([10, 100, 800]))
+    await connection.stay_open()
+
+
+async def _offsets(connection: RawConnection) -> None:
+    """Commit offsets of 20,000 groups that do not consume."""
+    await connection.connect("broker")
+    for _ in range(connection.rng.choice([1, 10, 200])):
+        header = UpdateConsumerOffsetRequestHeader(
+            consumer_group=f"attack-{connection.rng.randrange(20_000)}",
+            topic=TOPIC,
+            queue_id=0,
+            commit_offset=connection.rng.getrandbits(20),
+        )
+        await connection.request(RequestCode.UPDATE_CONSUMER_OFFSET, header=header)
+    await connection.receive()
+
+
+def _pull(
+    group: str, *, topic: str = TOPIC, text: str | None = _NO_FILTER, kind: str = "TAG", offset: int = 0
+) -> bytes:
     header = PullMessageRequestHeader(
-        consumer_group=group, topic=topic, queue_id=0, queue_offset=0, max_msg_nums=32,
+        consumer_group=group, topic=topic, queue_id=0, queue_offset=offset, max_msg_nums=32,
         sys_flag=PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION, commit_offset=0,
         suspend_timeout_millis=60_000, sub_version=0, subscription=text, expression_type=kind,
     )  # fmt: skip
@@ -152,6 +195,18 @@ async def _greedy_pulls(connection: RawConnection) -> None:
         digits = connection.rng.randbytes(5 * connection.rng.choice([10, 300, 1350, 3000])).hex()
         tags = "||".join(digits[place : place + 10] for place in range(0, len(digits), 10))
         await connection.send(_pull("attack-held", topic=_EMPTY, text=tags))
+    await connection.stay_open()
+
+
+async def _many_held_pulls(connection: RawConnection) -> None:
+    """Pulls with a filter that wait for messages of a topic with messages, on one connection."""
+    await connection.connect("broker")
+    header = GetMaxOffsetRequestHeader(topic=TOPIC, queue_id=0)
+    await connection.request(RequestCode.GET_MAX_OFFSET, header=header)
+    end = re.search(rb'"offset":"(\d+)"', await connection.receive())
+    if end is not None:
+        count = connection.rng.choice([300] * 60 + [30_000])
+        await connection.send(_pull("attack-many", text="a||b||c", offset=int(end[1])) * count)
     await connection.stay_open()
 
 
@@ -268,6 +323,64 @@ async def _false_routes(connection: RawConnection) -> None:
     await connection.receive()
 
 
+@functools.cache
+def _client_hello() -> bytes:
+    """The first bytes of a TLS handshake."""
+    outgoing = ssl.MemoryBIO()
+    begun = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="127.0.0.1")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        begun.do_handshake()
+    return outgoing.read()
+
+
+async def _half_handshake(connection: RawConnection) -> None:
+    """Begin TLS handshakes, and never continue."""
+    hello = _client_hello()
+    for _ in range(connection.rng.choice([1, 10, 60])):
+        await connection.connect(connection.rng.choice(["namesrv", "broker", "guarded"]))
+        await connection.send(hello[: connection.rng.randint(1, len(hello))])
+    await connection.stay_open()
+
+
+def _http(connection: RawConnection, target: bytes, more: bytes = b"\r\n", method: bytes = b"GET") -> bytes:
+    host = connection.addresses["console"].encode()
+    return b"%b %b HTTP/1.1\r\nHost: %b\r\n%b" % (method, target, host, more)
+
+
+async def _half_console_requests(connection: RawConnection) -> None:
+    """Send a part of each request; the console has at most 200 connections."""
+    form = b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000\r\n\r\ncsrf="
+    for _ in range(connection.rng.choice([1, 10, 60])):
+        await connection.connect("console")
+        request = connection.rng.choice(
+            [_http(connection, b"/"), _http(connection, b"/send", form, b"POST") + b"\r\n"]
+        )
+        await connection.send(request[: connection.rng.randrange(len(request) - 2)])
+    await connection.stay_open()
+
+
+async def _malformed_console_requests(connection: RawConnection) -> None:
+    await connection.connect("console")
+    name = connection.random_name().encode()
+    await connection.send(
+        connection.rng.choice(
+            [
+                connection.rng.randbytes(connection.rng.randint(1, 2000)) + b"\r\n\r\n",
+                b"GET / HTTP/1.1\r\n\r\n",
+                _http(connection, b"//%b/?token=%b" % (name, name)),
+                _http(connection, b"/%FF%00?token=%FF%FE"),
+                _http(connection, b"/", b"Cookie: \xff=\xfe; " + name + b"\r\n\r\n"),
+                _http(connection, b"/", b"X: " + b"x" * 100_000 + b"\r\n\r\n"),
+                _http(connection, b"/send", b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", b"POST"),
+                _http(connection, b"/send", b"Content-Length: -1\r\n\r\n", b"POST"),
+                _http(connection, b"/", b"Upgrade: websocket\r\nConnection: Upgrade\r\n\r\n"),
+                _http(connection, b"/") * 50,
+            ]
+        )
+    )
+    await connection.receive()
+
+
 HOSTILE: Final[Mapping[str, Callable[[RawConnection], Awaitable[None]]]] = {
     "half frames": _half_frame,
     "garbage": _garbage,
@@ -285,4 +398,10 @@ HOSTILE: Final[Mapping[str, Callable[[RawConnection], Awaitable[None]]]] = {
     "SQL bombs": _sql_bomb,
     "big settings": _big_settings,
     "false routes": _false_routes,
+    "big tables": _big_tables,
+    "offsets": _offsets,
+    "many held pulls": _many_held_pulls,
+    "half TLS handshakes": _half_handshake,
+    "half requests to the console": _half_console_requests,
+    "malformed requests to the console": _malformed_console_requests,
 }

@@ -69,9 +69,13 @@ async def attack(plan: Plan, folder: Path) -> Outcome:
     _pin(0, _OTHERS_CORE, cores)
     async with running_servers(folder, "tools.attack.servers") as servers:
         _pin(servers.process.pid, _SERVERS_CORE, cores)
-        async with _good_clients(servers.namesrv) as clients:
+        (console_folder := folder / "console").mkdir()
+        async with (
+            running_servers(console_folder, "tools.attack.console", servers.namesrv) as console,
+            _good_clients(servers.namesrv, console.addresses["console"]) as clients,
+        ):
             os.nice(plan.niceness)
-            return await _phases(plan, servers, clients)
+            return await _phases(plan, servers, console, clients)
 
 
 def _pin(process: int, core: int, cores: set[int]) -> None:
@@ -81,9 +85,9 @@ def _pin(process: int, core: int, cores: set[int]) -> None:
 
 
 @asynccontextmanager
-async def _good_clients(namesrv: str) -> AsyncIterator[Process]:
+async def _good_clients(namesrv: str, console: str) -> AsyncIterator[Process]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tools.attack.clients", namesrv, stdin=PIPE, stdout=PIPE
+        sys.executable, "-m", "tools.attack.clients", namesrv, console, stdin=PIPE, stdout=PIPE
     )
     assert process.stdin is not None
     try:
@@ -108,27 +112,31 @@ async def _figures(clients: Process) -> Any:
     return await _line(clients)
 
 
-async def _phases(plan: Plan, servers: ServerProcess, clients: Process) -> Outcome:
+async def _phases(plan: Plan, servers: ServerProcess, console: ServerProcess, clients: Process) -> Outcome:
     outcome = Outcome()
+    addresses = servers.addresses | console.addresses
+    processes = {"servers": servers, "console": console}
     await _figures(clients)  # without the start
     started_s = _processor_s(servers)
-    await _open_connections(plan, servers, outcome, {"harmless": harmless}, "harmless")
+    await _open_connections(plan, addresses, outcome, {"harmless": harmless}, "harmless")
     calm = await _figures(clients)
-    before, _ = servers.memory()
+    before = _memory(processes)
     calm_s = _processor_s(servers)
     kinds = {name: act for name, act in HOSTILE.items() if not plan.kinds or name in plan.kinds}
-    await _open_connections(plan, servers, outcome, kinds, "hostile")
+    await _open_connections(plan, addresses, outcome, kinds, "hostile")
     attacked = await _figures(clients)
     used = f"{calm_s - started_s:.1f}", f"{_processor_s(servers) - calm_s:.1f}"
     outcome.rows.append(("servers' processor time, s", *used))
-    during, _ = servers.memory()
-    after = await _settled(servers, before)
+    during = _memory(processes)
+    after = await _settled(processes, before)
     await _figures(clients)
     assert clients.stdin is not None
     clients.stdin.close()
     end = await _line(clients)
-    _judge(plan, outcome, calm, attacked, (before, during, after), end)
-    errors = await servers.unexpected_errors()
+    _judge(plan, outcome, calm, attacked, end)
+    for name in processes:
+        _judge_memory(outcome, name, before[name], during[name], after[name])
+    errors = [error for process in processes.values() for error in await process.unexpected_errors()]
     ms, _, what = (servers.stall_file.parent / TURNS).read_text(encoding="utf-8").partition(" ")
     outcome.rows.append(("longest turn, processor ms", "", ms))
     outcome.require(float(ms) <= plan.turn_ms_max, f"one turn of the servers' loop took {ms} ms: {what}")
@@ -138,7 +146,7 @@ async def _phases(plan: Plan, servers: ServerProcess, clients: Process) -> Outco
 
 
 async def _open_connections(
-    plan: Plan, servers: ServerProcess, outcome: Outcome, kinds: Any, what: str
+    plan: Plan, addresses: dict[str, str], outcome: Outcome, kinds: Any, what: str
 ) -> None:
     """Make the connections at the plan's rate, each of a kind that is drawn for its number."""
     started = time.monotonic()
@@ -146,7 +154,7 @@ async def _open_connections(
     room = asyncio.Semaphore(_OPEN_MAX)
 
     async def open_one(name: str, rng: random.Random) -> None:
-        one = RawConnection(servers.addresses, rng)
+        one = RawConnection(addresses, rng)
         act: Callable[[RawConnection], Awaitable[None]] = kinds[name]
         try:
             await act(one)
@@ -179,19 +187,22 @@ def _processor_s(servers: ServerProcess) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def _settled(servers: ServerProcess, before: int) -> int:
-    """The servers' memory once it is back, or after a minute."""
+def _memory(processes: dict[str, ServerProcess]) -> dict[str, int]:
+    return {name: process.memory()[0] for name, process in processes.items()}
+
+
+async def _settled(processes: dict[str, ServerProcess], before: dict[str, int]) -> dict[str, int]:
+    """The memory of each process once it is back, or after a minute."""
     deadline = time.monotonic() + _CALM_S
     while True:
-        now, _ = servers.memory()
-        if now <= before + _GROWTH_MAX or time.monotonic() > deadline:
+        now = _memory(processes)
+        is_back = all(now[name] <= before[name] + _GROWTH_MAX for name in processes)
+        if is_back or time.monotonic() > deadline:
             return now
         await asyncio.sleep(1)
 
 
-def _judge(
-    plan: Plan, outcome: Outcome, calm: Any, attacked: Any, memory: tuple[int, int, int], end: Any
-) -> None:
+def _judge(plan: Plan, outcome: Outcome, calm: Any, attacked: Any, end: Any) -> None:
     for what in ("send", "delivery"):
         one, two = calm[f"{what}_ms"], attacked[f"{what}_ms"]
         limit = max(_P99_TIMES * one["p99"], plan.p99_floor_ms)
@@ -204,8 +215,19 @@ def _judge(
     outcome.rows.append(("failed sends", str(calm["failed"]), str(attacked["failed"])))
     if attacked["failed"] > plan.failed_share_max * (attacked["sends"] + attacked["failed"]):
         outcome.problems += [f"a good client's send failed: {text}" for text in attacked["failures"]]
-    before, during, after = (size / (1 << 20) for size in memory)
-    outcome.rows.append(("servers' memory, MiB", f"{before:.0f}", f"{during:.0f}, then {after:.0f}"))
-    outcome.require(memory[2] <= memory[0] + _GROWTH_MAX, f"the servers' memory stays at {after:.0f} MiB")
+    for name in ("p50", "p99", "max"):
+        one, two = calm["page_ms"][name], attacked["page_ms"][name]
+        outcome.rows.append((f"console page {name}, ms", f"{one:.1f}", f"{two:.1f}"))
+    failed = calm["page_failures"] + attacked["page_failures"]
+    outcome.rows.append(("console pages", f"{calm['pages']:,}", f"{attacked['pages']:,}"))
+    outcome.require(not failed, f"{len(failed)} pages of the console failed: {failed[:3]}")
     outcome.rows.append(("acknowledged, lost", "", f"{end['acknowledged']:,}, {sum(end['lost'])}"))
     outcome.require(not any(end["lost"]), f"acknowledged messages that a consumer lacks: {end['lost']}")
+
+
+def _judge_memory(outcome: Outcome, name: str, before: int, during: int, after: int) -> None:
+    sizes = [size / (1 << 20) for size in (before, during, after)]
+    outcome.rows.append(
+        (f"memory of the {name}, MiB", f"{sizes[0]:.0f}", "{1:.0f}, then {2:.0f}".format(*sizes))
+    )
+    outcome.require(after <= before + _GROWTH_MAX, f"the memory of the {name} stays at {sizes[2]:.0f} MiB")

@@ -1,5 +1,6 @@
 """The servers under attack: a name server, a broker, one with access control and one peer of a DLedger group.
 
+Their ports also accept TLS.
 `python -m tools.attack.servers FOLDER` uses standard input and output as `tests.fuzz.servers` does.
 """
 
@@ -11,7 +12,10 @@ import socket
 import sys
 from pathlib import Path
 
+import trustme
+
 from rocketpy.runtime.tasks import close_all
+from rocketpy.transport.base import Address
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
 from rocketpy_broker.cli.process import tune_memory
 from tests.fuzz.servers import STALLS, UnexpectedErrors, print_json, watch_for_stalls
@@ -39,25 +43,43 @@ async def _serve(folder: Path) -> None:
     logging.basicConfig(level=logging.ERROR, handlers=[errors])
     with (folder / STALLS).open("w") as stalls:
         watch_for_stalls(asyncio.get_running_loop(), stalls)
-        namesrv = NameServer(
-            load_namesrv_config(overrides={"listen": "127.0.0.1:0", "kvConfigPath": str(folder / "kv.json")})
-        )
+        tls = _tls(folder)
+        settings = {"listen": "127.0.0.1:0", "kvConfigPath": str(folder / "kv.json")}
+        namesrv = NameServer(load_namesrv_config(overrides=settings | tls))
         await namesrv.start()
-        brokers = _brokers(folder, str(namesrv.address))
+        brokers = _brokers(folder, _plain(namesrv.address), tls)
         for broker in brokers.values():
             await broker.start()
-        addresses = {name: str(broker.address) for name, broker in brokers.items()}
+        addresses = {
+            name: _plain(server.address) for name, server in (brokers | {"namesrv": namesrv}).items()
+        }
         ha, peers = brokers["broker"].replication.server.address, brokers["peer"].config.dledger.peers
         tune_memory()  # as the command does
         longest = LongestTurn()
-        print_json(addresses | {"namesrv": str(namesrv.address), "ha": str(ha), "dledger": str(peers["n0"])})
+        print_json(addresses | {"ha": _plain(ha), "dledger": _plain(peers["n0"])})
         while await asyncio.to_thread(sys.stdin.readline):
             longest.write(folder / TURNS)
             print_json(errors.found)
         await close_all(*brokers.values(), namesrv)
 
 
-def _brokers(folder: Path, namesrv: str) -> dict[str, Broker]:
+def _tls(folder: Path) -> dict[str, str]:
+    """Settings of a port that accepts TLS, and clients without it."""
+    file = folder / "server.pem"
+    trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(file)
+    return {
+        "tls.server.mode": "permissive",
+        "tls.server.certPath": str(file),
+        "tls.server.keyPath": str(file),
+    }
+
+
+def _plain(address: Address | None) -> str:
+    """Return an address for clients without TLS."""
+    return str(address).removeprefix("tls://")
+
+
+def _brokers(folder: Path, namesrv: str, tls: dict[str, str]) -> dict[str, Broker]:
     accounts = folder / "plain_acl.yml"
     accounts.write_text(_ACCOUNTS, encoding="utf-8")
     settings = {
@@ -73,7 +95,7 @@ def _brokers(folder: Path, namesrv: str) -> dict[str, Broker]:
     return {
         name: Broker(
             load_broker_config(
-                overrides=_SMALL | more | {"brokerName": name, "storePathRootDir": str(folder / name)}
+                overrides=_SMALL | tls | more | {"brokerName": name, "storePathRootDir": str(folder / name)}
             )
         )
         for name, more in settings.items()

@@ -6,8 +6,10 @@ import platform
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 
 import pytest
+import trustme
 
 COLLECTS_WHILE_DECODING = sys.version_info < (3, 12)
 """Since Python 3.12 the garbage collector runs between bytecode instructions only."""
@@ -57,6 +59,46 @@ frames.clear()
 print(resident() - before)
 """
 
+_HALF_HANDSHAKES = """
+import asyncio
+import gc
+import socket
+import sys
+from asyncio.sslproto import SSLProtocol
+from pathlib import Path
+
+from rocketpy_broker import NameServer, load_namesrv_config
+from rocketpy_broker.cli.process import tune_memory
+
+COUNT = 200
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+async def main() -> None:
+    how, certificate = sys.argv[1:]
+    tls = {"tls.server.certPath": certificate, "tls.server.keyPath": certificate}
+    server = NameServer(load_namesrv_config(overrides={"listen": "tls://127.0.0.1:0", **tls}))
+    await server.start()
+    if how == "tuned":
+        tune_memory()
+    before = resident()
+    clients = [socket.create_connection((server.address.host, server.address.port)) for _ in range(COUNT)]
+    for client in clients:
+        client.sendall(bytes([22]))  # the first byte of a handshake
+    while sum(isinstance(one, SSLProtocol) for one in gc.get_objects()) < COUNT:
+        await asyncio.sleep(0.01)
+    print((resident() - before) // COUNT)
+    for client in clients:
+        client.close()
+    await server.close()
+
+
+asyncio.run(main())
+"""
+
 
 def test_heartbeats_cause_few_full_collections() -> None:
     """A full collection stops the event loop for 60 ms: new groups cost a third of the processor time."""
@@ -77,6 +119,15 @@ def test_the_memory_of_large_frames_is_returned() -> None:
     assert _run(_LARGE_FRAMES, "tuned")[0] < 10 << 20 < _run(_LARGE_FRAMES, "as glibc does")[0]
 
 
+@pytest.mark.skipif(platform.system() != "Linux", reason="/proc has the memory of the process")
+def test_a_tls_handshake_takes_little_memory(tmp_path: Path) -> None:
+    """8,000 clients took 2 GiB, even if they only began a handshake."""
+    certificate = tmp_path / "server.pem"
+    trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
+    small, large = (_run(_HALF_HANDSHAKES, how, str(certificate))[0] for how in ("tuned", "as asyncio does"))
+    assert small < 192 << 10 < 256 << 10 < large
+
+
 @cache
 def _collections(how: str) -> tuple[int, int]:
     """The number of full collections, and the largest number of objects in the youngest generation."""
@@ -84,6 +135,7 @@ def _collections(how: str) -> tuple[int, int]:
     return full, youngest
 
 
-def _run(program: str, how: str) -> list[int]:
-    done = subprocess.run([sys.executable, "-c", program, how], capture_output=True, text=True, check=True)
+def _run(program: str, *arguments: str) -> list[int]:
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [int(word) for word in done.stdout.split()]
