@@ -9,10 +9,13 @@
 
 use pyo3::prelude::*;
 
+mod arrow;
 mod hashes;
 
 #[pymodule]
 mod rocketpy_native {
+    #[pymodule_export]
+    use super::arrow::{property_buffers, record_parts, record_starts};
     #[pymodule_export]
     use super::hashes::key_hashes;
 

@@ -17,6 +17,7 @@ from rocketpy.message import RESERVED_PROPERTIES
 from rocketpy.protocol.message.properties import (
     PROPERTY_KEYS,
     PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
     TIMER_PROPERTIES,
     split_keys,
 )
@@ -51,27 +52,27 @@ class _Kind(NamedTuple):
 
     spark_type: str
     """As in DDL."""
-    values: Callable[[QueueMessages], pa.Array]
-    """Makes the column."""
+    values: Callable[[QueueMessages, pa.Array], pa.Array]
+    """Makes the column; the second argument has the values of its property, if it has one."""
 
 
-def _bodies(messages: QueueMessages) -> pa.Array:
+def _bodies(messages: QueueMessages, _: pa.Array) -> pa.Array:
     """Return the bodies as they were written; the sink marks null and empty ones."""
     bodies = messages.bodies
     if bodies is None or not pc.any(pc.equal(bodies, MARKED_BODY)).as_py():
         return bodies
-    marks = messages.records.properties.values_of(PROPERTY_BODY_MARK).to_pylist()
-    return pa.array(map(unmarked, bodies.to_pylist(), marks), pa.binary())
+    (marks,) = messages.records.properties([PROPERTY_BODY_MARK])
+    return pa.array(map(unmarked, bodies.to_pylist(), marks.to_pylist()), pa.binary())
 
 
-def _number(name: str, kind: type[np.signedinteger]) -> Callable[[QueueMessages], pa.Array]:
-    return lambda messages: pa.array(messages.records.field(name).astype(kind))
+def _number(name: str, kind: type[np.signedinteger]) -> Callable[[QueueMessages, pa.Array], pa.Array]:
+    return lambda messages, _: pa.array(messages.records.field(name).astype(kind))
 
 
-def _time(name: str) -> Callable[[QueueMessages], pa.Array]:
+def _time(name: str) -> Callable[[QueueMessages, pa.Array], pa.Array]:
     """Return a column of microseconds; null outside the range of timestamps."""
 
-    def column(messages: QueueMessages) -> pa.Array:
+    def column(messages: QueueMessages, _: pa.Array) -> pa.Array:
         times = messages.records.field(name)
         unknown = (times < _TIME_MS_MIN) | (times > _TIME_MS_MAX)
         return pa.array(np.where(unknown, 0, times) * 1000, mask=unknown).view(_TIME)
@@ -79,9 +80,8 @@ def _time(name: str) -> Callable[[QueueMessages], pa.Array]:
     return column
 
 
-def _keys(messages: QueueMessages) -> pa.Array:
+def _keys(_: QueueMessages, found: pa.Array) -> pa.Array:
     """Return the keys, separated by single spaces; null where there is none."""
-    found = messages.records.properties.values_of(PROPERTY_KEYS)
     buffer = found.buffers()[2]
     text = b"" if buffer is None else buffer.to_pybytes()
     if b" " not in text:
@@ -91,21 +91,20 @@ def _keys(messages: QueueMessages) -> pa.Array:
 
 
 _COLUMNS: Final = {
-    "topic": _Kind("string", lambda messages: pa.repeat(messages.queue.topic, len(messages.records))),
-    "brokerName": _Kind("string", lambda messages: pa.repeat(messages.queue.broker, len(messages.records))),
+    "topic": _Kind("string", lambda messages, _: pa.repeat(messages.queue.topic, len(messages.records))),
+    "brokerName": _Kind(
+        "string", lambda messages, _: pa.repeat(messages.queue.broker, len(messages.records))
+    ),
     "queueId": _Kind(
         "int",
-        lambda messages: pa.repeat(pa.scalar(messages.queue.queue_id, pa.int32()), len(messages.records)),
+        lambda messages, _: pa.repeat(pa.scalar(messages.queue.queue_id, pa.int32()), len(messages.records)),
     ),
     "queueOffset": _Kind("bigint", _number("queue_offset", np.int64)),
-    "msgId": _Kind("string", lambda messages: messages.records.message_ids()),
-    "tags": _Kind("string", lambda messages: messages.records.properties.values_of(PROPERTY_TAGS)),
+    "msgId": _Kind("string", lambda messages, unique_ids: messages.records.message_ids(unique_ids)),
+    "tags": _Kind("string", lambda _, tags: tags),
     "keys": _Kind("string", _keys),
     "body": _Kind("binary", _bodies),
-    "properties": _Kind(
-        "map<string,string>",
-        lambda messages: messages.records.properties.maps_without(_HIDDEN),
-    ),
+    "properties": _Kind("map<string,string>", lambda _, properties: properties),
     "flag": _Kind("int", _number("flag", np.int32)),
     "sysFlag": _Kind("int", _number("sys_flag", np.int32)),
     "reconsumeTimes": _Kind("int", _number("reconsume_times", np.int32)),
@@ -113,6 +112,8 @@ _COLUMNS: Final = {
     "storeTimestamp": _Kind("timestamp", _time("store_timestamp")),
 }
 """Name of a column -> its kind."""
+_PROPERTIES: Final = {"msgId": PROPERTY_UNIQ_KEY, "tags": PROPERTY_TAGS, "keys": PROPERTY_KEYS}
+"""Name of a column -> the property with its values."""
 _CANONICAL: Final = {name.lower(): name for name in _COLUMNS}
 
 
@@ -142,5 +143,11 @@ def check_schema(fields: Sequence[tuple[str, str]], *, include_headers: bool = T
 
 def to_batch(messages: QueueMessages, columns: Sequence[Column]) -> pa.RecordBatch:
     """Return messages as one Arrow batch with these columns."""
-    arrays = [_COLUMNS[column.field].values(messages) for column in columns]
+    fields = {column.field for column in columns}
+    names = {field: name for field, name in _PROPERTIES.items() if field in fields}
+    hidden = _HIDDEN if "properties" in fields else None
+    found = dict(
+        zip([*names, "properties"], messages.records.properties([*names.values()], hidden), strict=False)
+    )
+    arrays = [_COLUMNS[column.field].values(messages, found.get(column.field)) for column in columns]
     return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])

@@ -6,8 +6,7 @@ decoders, and `RecordArrays` rejects what `record.decode` rejects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import cached_property
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 from zlib import crc32
 
@@ -15,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from rocketpy.errors import RecordCorrupt
+from rocketpy.native import has_native_form
 from rocketpy.protocol.message.message_id import message_id
-from rocketpy.protocol.message.properties import MAX_PROPERTIES_BYTES, PROPERTY_UNIQ_KEY
+from rocketpy.protocol.message.properties import MAX_PROPERTIES_BYTES
 from rocketpy.protocol.message.record import (
     FIXED_BYTES,
     HEAD_BYTES,
@@ -43,6 +43,13 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 def scan(data: bytes) -> Ints | None:
     """Return the byte offsets of records in pull responses; None if a length or magic number is invalid."""
+    starts = record_starts(data)
+    return None if starts is None else np.frombuffer(starts, np.int64)
+
+
+@has_native_form
+def record_starts(data: bytes) -> bytes | None:
+    """Find where each record begins, as `scan` does; return the bytes of an array of 64-bit integers."""
     starts: list[int] = []
     at, end, unpack, append = 0, len(data), _SIZE.unpack_from, starts.append
     while end - at >= FIXED_BYTES:
@@ -54,7 +61,7 @@ def scan(data: bytes) -> Ints | None:
     found = np.array(starts, np.int64)
     if at != end or (read_field(data, "magic", found) != MESSAGE_MAGIC).any():
         return None
-    return found
+    return found.tobytes()
 
 
 def read_field(data: bytes, name: str, starts: Ints) -> Ints:
@@ -71,6 +78,70 @@ def read_field(data: bytes, name: str, starts: Ints) -> Ints:
     return at_every_byte[starts].astype(np.int64)
 
 
+@has_native_form
+def record_parts(data: bytes, starts: bytes) -> tuple[bytes, bytes, bytes, bytes, list[bytes]]:
+    """Find the parts of the records that begin at `starts`, and check their lengths and the bodies' CRCs.
+
+    Returns where each body begins, and where each body, topic and record ends, as bytes of 64-bit integers;
+    then the topics, each once. Raises RecordCorrupt.
+    """
+    begins = np.frombuffer(starts, np.int64)
+    sys_flags = read_field(data, "sys_flag", begins)
+    longer = V6_EXTRA_BYTES * (((sys_flags & _BORN_V6) != 0) + 1 * ((sys_flags & _STORE_V6) != 0))
+    ends = begins + read_field(data, "size", begins)
+    bodies = begins + (HEAD_BYTES + longer)
+    _require(bodies <= ends, "a record is too short for the hosts of its sysFlag")
+    body_ends = bodies + read_field(data, "body_length", begins + longer)
+    _require(body_ends >= bodies, "a negative body length")
+    _require(body_ends + 3 <= ends, "a body ends after its record")
+    numbers = np.frombuffer(data, np.uint8)
+    topic_lengths = numbers[body_ends].astype(np.int64)
+    topic_ends = body_ends + 1 + topic_lengths
+    _require(topic_lengths <= MAX_TOPIC_BYTES, "a topic is too long")
+    _require(topic_ends + 2 <= ends, "a topic ends after its record")
+    lengths = numbers[topic_ends].astype(np.int64) << 8 | numbers[topic_ends + 1]
+    _require(lengths <= MAX_PROPERTIES_BYTES, "properties are too long")
+    _require(topic_ends + 2 + lengths == ends, "properties do not end with their record")
+    crcs = [crc32(data[at:end]) for at, end in zip(bodies.tolist(), body_ends.tolist(), strict=True)]
+    _require(
+        np.array(crcs, np.int64) & 0x7FFFFFFF == read_field(data, "body_crc", begins),
+        "a body differs from its CRC",
+    )
+    topics = _slices(data, body_ends + 1, topic_ends).unique().to_pylist()
+    return bodies.tobytes(), body_ends.tobytes(), topic_ends.tobytes(), ends.tobytes(), topics
+
+
+@has_native_form
+def property_buffers(
+    data: bytes, begins: bytes, ends: bytes, names: list[bytes], hidden: list[bytes] | None
+) -> list[bytes]:
+    """Split the properties of messages into columns of texts. As in `properties.decode`, malformed ones are
+    dropped.
+
+    begins, ends: where the properties of each message are in `data`, as bytes of 64-bit integers.
+
+    Returns the buffers of Arrow arrays: for each of `names` the bitmap of the messages with this property,
+    offsets and values. Then, unless `hidden` is None, those of a map with all properties whose name is not
+    in `hidden`: offsets of the messages; offsets and names; offsets and values.
+    """
+    texts = _slices(data, np.frombuffer(begins, np.int64), np.frombuffer(ends, np.int64))
+    try:
+        properties = _Properties(texts)
+    except pa.ArrowInvalid:  # not UTF-8
+        texts = [text.decode("utf-8", "replace").encode() for text in texts.to_pylist()]
+        properties = _Properties(pa.array(texts, pa.binary()))
+    buffers = []
+    for name in names:
+        values = properties.values_of(name.decode())
+        valid = np.packbits(values.is_valid().to_numpy(zero_copy_only=False), bitorder="little")
+        buffers += [valid.tobytes(), *_text_buffers(values)]
+    if hidden is not None:
+        found = properties.maps_without({name.decode() for name in hidden})
+        offsets = found.buffers()[1].to_pybytes()
+        buffers += [offsets, *_text_buffers(found.keys), *_text_buffers(found.items)]
+    return buffers
+
+
 class RecordArrays:
     """The fields of records, each as an array.
 
@@ -79,12 +150,11 @@ class RecordArrays:
         starts: Where each record begins, ascending, from `scan`.
 
     Raises:
-        RecordCorrupt: The lengths in a record contradict each other.
+        RecordCorrupt: The lengths in a record contradict each other, or a body differs from its CRC.
     """
 
     def __init__(self, data: bytes, starts: Ints) -> None:
         self.data: Final = data
-        self._bytes = np.frombuffer(data, np.uint8)
         self._starts = starts
         self.sys_flags: Final[Ints] = read_field(data, "sys_flag", starts)
         self._store_shift: Ints | int = 0
@@ -93,13 +163,15 @@ class RecordArrays:
         if (self.sys_flags & _V6).any():
             self._store_shift = V6_EXTRA_BYTES * ((self.sys_flags & _BORN_V6) != 0)
             self._body_shift = self._store_shift + V6_EXTRA_BYTES * ((self.sys_flags & _STORE_V6) != 0)
-        ends = starts + self.field("size")
-        self.body_at: Final[Ints] = starts + (HEAD_BYTES + self._body_shift)
-        _require(self.body_at <= ends, "a record is too short for the hosts of its sysFlag")
-        self.body_ends: Final[Ints] = self.body_at + self.field("body_length")
-        self.topics: Final[list[str]] = []
-        """The topics of the records, each once."""
-        self._topic_ends, self._ends = self._check_lengths(ends)
+        *parts, topics = record_parts(data, starts.tobytes())
+        body_at, body_ends, self._topic_ends, self._ends = (np.frombuffer(part, np.int64) for part in parts)
+        self.body_at: Final = body_at
+        self.body_ends: Final = body_ends
+        try:
+            self.topics: Final = [topic.decode() for topic in topics]
+            """The topics of the records, each once."""
+        except UnicodeDecodeError as error:
+            raise RecordCorrupt(0, f"a topic is not UTF-8: {error.reason}") from None
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -120,32 +192,37 @@ class RecordArrays:
         """Return the bodies as they are stored."""
         return _slices(self.data, self.body_at, self.body_ends)
 
-    def check_crcs(self) -> None:
-        """Compare every body with its CRC. Raises RecordCorrupt."""
-        data = self.data
-        found = [
-            crc32(data[at:end])
-            for at, end in zip(self.body_at.tolist(), self.body_ends.tolist(), strict=True)
+    def properties(self, names: Sequence[str], hidden: Iterable[str] | None = None) -> list[pa.Array]:
+        """Return the values of properties, an array for each name; null for messages without it.
+
+        Unless `hidden` is None, the last array is a map for each message: its properties except those with a
+        name in `hidden`. As in a dict, a repeated name keeps the position of its first property, and the
+        value of its last.
+        """
+        if not names and hidden is None:
+            return []
+        begins, ends = (self._topic_ends + 2).tobytes(), self._ends.tobytes()
+        wanted = [name.encode() for name in names]
+        others = None if hidden is None else [name.encode() for name in hidden]
+        buffers = [pa.py_buffer(each) for each in property_buffers(self.data, begins, ends, wanted, others)]
+        columns = [
+            pa.Array.from_buffers(pa.string(), len(self), buffers[at : at + 3])
+            for at in range(0, 3 * len(names), 3)
         ]
-        _require(
-            np.array(found, np.int64) & 0x7FFFFFFF == self.field("body_crc"), "a body differs from its CRC"
-        )
+        if hidden is not None:
+            of_rows, *buffers = buffers[-5:]
+            offsets = pa.Array.from_buffers(pa.int32(), len(self) + 1, [None, of_rows])
+            count = offsets[-1].as_py()
+            keys, values = (
+                pa.Array.from_buffers(pa.string(), count, [None, *buffers[at : at + 2]]) for at in (0, 2)
+            )
+            columns.append(pa.MapArray.from_arrays(offsets, keys, values))
+        return columns
 
-    @cached_property
-    def properties(self) -> PropertyArrays:
-        """All properties."""
-        texts = _slices(self.data, self._topic_ends + 2, self._ends)
-        try:
-            return PropertyArrays(texts)
-        except pa.ArrowInvalid:  # not UTF-8
-            texts = [text.decode("utf-8", "replace").encode() for text in texts.to_pylist()]
-            return PropertyArrays(pa.array(texts, pa.binary()))
-
-    def message_ids(self) -> pa.Array:
+    def message_ids(self, unique_ids: pa.Array) -> pa.Array:
         """Return the unique ids of the producers; the broker's id where there is none."""
-        found = self.properties.values_of(PROPERTY_UNIQ_KEY)
-        if not found.null_count:
-            return found
+        if not unique_ids.null_count:
+            return unique_ids
         hosts_at = self._starts + (_STORE_HOST_AT + self._store_shift)
         host_ends = self._starts + (_STORE_HOST_AT + 8 + self._body_shift)
         hosts = zip(
@@ -153,38 +230,15 @@ class RecordArrays:
         )
         ids = [
             unique_id or message_id(self.data[at:end], offset)
-            for unique_id, (at, end, offset) in zip(found.to_pylist(), hosts, strict=True)
+            for unique_id, (at, end, offset) in zip(unique_ids.to_pylist(), hosts, strict=True)
         ]
         return pa.array(ids, pa.string())
 
-    def _check_lengths(self, ends: Ints) -> tuple[Ints, Ints]:
-        """Return the ends of topics and of records."""
-        _require(self.body_ends >= self.body_at, "a negative body length")
-        _require(self.body_ends + 3 <= ends, "a body ends after its record")
-        topic_lengths = self._bytes[self.body_ends].astype(np.int64)
-        topic_ends = self.body_ends + 1 + topic_lengths
-        _require(topic_lengths <= MAX_TOPIC_BYTES, "a topic is too long")
-        _require(topic_ends + 2 <= ends, "a topic ends after its record")
-        lengths = self._bytes[topic_ends].astype(np.int64) << 8 | self._bytes[topic_ends + 1]
-        _require(lengths <= MAX_PROPERTIES_BYTES, "properties are too long")
-        _require(topic_ends + 2 + lengths == ends, "properties do not end with their record")
-        for topic in _slices(self.data, self.body_ends + 1, topic_ends).unique().to_pylist():
-            try:
-                self.topics.append(topic.decode())
-            except UnicodeDecodeError as error:
-                raise RecordCorrupt(0, f"a topic is not UTF-8: {error.reason}") from None
-        return topic_ends, ends
 
-
-class PropertyArrays:
+class _Properties:
     """The properties of many messages: arrays of their names and values, in order.
 
-    Args:
-        texts: The properties of each message, encoded. As in `properties.decode`, malformed properties are
-            dropped, and the last of several with the same name counts.
-
-    Raises:
-        ArrowInvalid: A text is not UTF-8.
+    texts: the properties of each message, encoded. Raises ArrowInvalid if one is not UTF-8.
     """
 
     def __init__(self, texts: pa.Array) -> None:
@@ -210,11 +264,8 @@ class PropertyArrays:
         indexes[self.rows[found]] = found  # of several in a row, the last one stays
         return self.values.take(pa.array(indexes, mask=indexes < 0))
 
-    def maps_without(self, names: frozenset[str]) -> pa.Array:
-        """Return the properties of each message as a map, except those with these names.
-
-        As in a dict, a repeated name keeps the position of its first property, and the value of its last.
-        """
+    def maps_without(self, names: Collection[str]) -> pa.Array:
+        """Return the properties of each message as a map, except those with these names."""
         kept = np.array([name not in names for name in self._names.to_pylist()], np.bool_)
         firsts = lasts = np.flatnonzero(kept[self._codes])
         keys = self.rows[firsts] * len(self._names) + self._codes[firsts]  # one for each (message, name)
@@ -282,6 +333,12 @@ def _parts(data: pa.Buffer, bounds: Ints) -> pa.Array:
     """Return the bytes between each bound and the next, without a copy; the last element is empty."""
     offsets = pa.py_buffer(np.append(bounds, bounds[-1:]).astype(np.int32))
     return pa.Array.from_buffers(pa.binary(), len(bounds), [None, offsets, data])
+
+
+def _text_buffers(texts: pa.Array) -> tuple[bytes, bytes]:
+    """Return the offsets and the content of texts that begin at the start of their buffers."""
+    _, offsets, content = texts.buffers()
+    return offsets.to_pybytes()[: 4 * len(texts) + 4], b"" if content is None else content.to_pybytes()
 
 
 def _require(holds: np.ndarray[Any, Any], problem: str) -> None:

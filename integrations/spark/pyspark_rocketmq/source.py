@@ -26,7 +26,7 @@ from rocketpy.errors import RecordCorrupt, RemoteProtocolError
 from rocketpy.message.decode import check_offsets, decode_message, decode_pull
 from rocketpy.protocol.message.checksum import PROPERTY_BODY_CHECKSUM, verify_body_checksum
 from rocketpy.protocol.message.compression import decompress
-from rocketpy.protocol.message.properties import PROPERTY_TAGS
+from rocketpy.protocol.message.properties import PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from rocketpy.protocol.message.record import read_start
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.sync import PullConsumer
@@ -376,18 +376,18 @@ def to_batches(
     starts = np.concatenate(record_starts)
     try:
         records = RecordArrays(data, starts)
-        records.check_crcs()
     except RecordCorrupt:
         intact = _intact(data, starts.tolist(), queue, options)
         records = RecordArrays(data, np.array(intact, np.int64))
     _check_queue(records, queue, options)
     if options.tags:
-        tags = records.properties.values_of(PROPERTY_TAGS)
+        (tags,) = records.properties([PROPERTY_TAGS])
         is_wanted = pc.is_in(tags, pa.array(options.tags, pa.string()))
         records = records.select(np.flatnonzero(is_wanted.to_numpy(zero_copy_only=False)))
+    if not len(records):
+        return
     if all(column.field != "body" for column in columns):
-        if len(records):
-            yield to_batch(QueueMessages(records, queue, None), columns)
+        yield to_batch(QueueMessages(records, queue, None), columns)
         return
     for some, bodies in _with_bodies(records, queue, options):
         yield to_batch(QueueMessages(some, queue, bodies), columns)
@@ -422,10 +422,10 @@ def _with_bodies(
 ) -> Iterator[tuple[RecordArrays, pa.Array]]:
     """Yield records with their decompressed bodies, about `_ARROW_BYTES` at a time. Raises DataLoss."""
     if not (records.sys_flags & MessageSysFlag.COMPRESSED).any() and _CHECKSUM_NAME not in records.data:
-        if len(records):
-            yield records, records.bodies()
+        yield records, records.bodies()
         return
-    checksums = records.properties.values_of(PROPERTY_BODY_CHECKSUM).to_pylist()
+    unique_ids, checksum_texts = records.properties([PROPERTY_UNIQ_KEY, PROPERTY_BODY_CHECKSUM])
+    checksums = checksum_texts.to_pylist()
     ends, flags = records.body_ends.tolist(), records.sys_flags.tolist()
     rows: list[int] = []
     bodies: list[bytes] = []
@@ -437,7 +437,7 @@ def _with_bodies(
                 raise RecordCorrupt(at, f"body does not match its producer's {checksums[row]!r}")
         except RocketError as error:
             offset = records.field("queue_offset")[row]
-            _report_undecodable(options, records.message_ids()[row], queue, offset, error)
+            _report_undecodable(options, records.message_ids(unique_ids)[row], queue, offset, error)
             continue
         rows.append(row)
         bodies.append(body)

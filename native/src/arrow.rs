@@ -1,0 +1,278 @@
+//! Columns of Spark's rows: the native forms of functions in
+//! `integrations/spark/pyspark_rocketmq/record_arrays.py`.
+//!
+//! Arrays of integers go in and out as the bytes of 64-bit integers, and columns of texts as Arrow's buffers:
+//! a bitmap of validity, 32-bit offsets, and the texts.
+
+use std::collections::HashMap;
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+const MAGIC: u32 = 0xDAA320A7;
+const FIXED_BYTES: usize = 91;
+const SYS_FLAG_AT: usize = 36;
+const BORN_V6: u32 = 0x10;
+const STORE_V6: u32 = 0x20;
+const MAX_TOPIC_BYTES: usize = 127;
+const MAX_PROPERTIES_BYTES: usize = 32767;
+/// Work on more bytes lets other Python threads run.
+const DETACHED_BYTES: usize = 1 << 16;
+
+fn u32_at(data: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(data.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn packed(numbers: &[i64]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
+}
+
+fn unpacked(numbers: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    numbers.chunks_exact(8).map(|raw| i64::from_ne_bytes(raw.try_into().unwrap()) as usize)
+}
+
+fn maybe_detached<T: Send>(py: Python<'_>, size: usize, work: impl Send + FnOnce() -> T) -> T {
+    if size > DETACHED_BYTES { py.detach(work) } else { work() }
+}
+
+/// Find where each record begins.
+#[pyfunction]
+pub fn record_starts<'py>(py: Python<'py>, data: &[u8]) -> Option<Bound<'py, PyBytes>> {
+    let mut starts = Vec::with_capacity(data.len() / 256);
+    let mut at = 0;
+    while data.len() - at >= FIXED_BYTES {
+        let size = u32_at(data, at)? as usize;
+        if size < FIXED_BYTES || size > data.len() - at || u32_at(data, at + 4)? != MAGIC {
+            return None;
+        }
+        starts.push(at as i64);
+        at += size;
+    }
+    (at == data.len()).then(|| PyBytes::new(py, &packed(&starts)))
+}
+
+/// Where the parts of records are.
+#[derive(Default)]
+struct Parts<'a> {
+    bodies: Vec<i64>,
+    body_ends: Vec<i64>,
+    topic_ends: Vec<i64>,
+    ends: Vec<i64>,
+    /// Each topic once.
+    topics: Vec<&'a [u8]>,
+}
+
+fn parts_of<'a>(data: &'a [u8], starts: &[u8]) -> Option<Parts<'a>> {
+    let mut parts = Parts::default();
+    for start in unpacked(starts) {
+        let head = data.get(start..)?;
+        let size = u32_at(head, 0)? as usize;
+        let record = head.get(..size)?;
+        let sys_flag = u32_at(record, SYS_FLAG_AT)?;
+        let longer = 12 * (usize::from(sys_flag & BORN_V6 != 0) + usize::from(sys_flag & STORE_V6 != 0));
+        let body = FIXED_BYTES - 3 + longer;
+        let body_length = u32_at(record, body - 4)? as usize;
+        let (content, rest) = record.get(body..)?.split_at_checked(body_length)?;
+        let (&topic_length, rest) = rest.split_first()?;
+        let (topic, rest) = rest.split_at_checked(topic_length.into())?;
+        let (length, properties) = rest.split_first_chunk::<2>()?;
+        let length = usize::from(u16::from_be_bytes(*length));
+        let is_whole = topic.len() <= MAX_TOPIC_BYTES
+            && length <= MAX_PROPERTIES_BYTES
+            && length == properties.len()
+            && crc32fast::hash(content) & 0x7FFF_FFFF == u32_at(record, 8)?;
+        if !is_whole {
+            return None;
+        }
+        if parts.topics.last() != Some(&topic) && !parts.topics.contains(&topic) {
+            parts.topics.push(topic);
+        }
+        let body_end = start + body + body_length;
+        parts.bodies.push((start + body) as i64);
+        parts.body_ends.push(body_end as i64);
+        parts.topic_ends.push((body_end + 1 + topic.len()) as i64);
+        parts.ends.push((start + size) as i64);
+    }
+    Some(parts)
+}
+
+type PyParts<'py> = (
+    Bound<'py, PyBytes>,
+    Bound<'py, PyBytes>,
+    Bound<'py, PyBytes>,
+    Bound<'py, PyBytes>,
+    Vec<Bound<'py, PyBytes>>,
+);
+
+/// Find the parts of records, and check their lengths and the CRCs of their bodies.
+#[pyfunction]
+pub fn record_parts<'py>(py: Python<'py>, data: &[u8], starts: &[u8]) -> Option<PyParts<'py>> {
+    let parts = maybe_detached(py, data.len(), || parts_of(data, starts))?;
+    let column = |numbers: &[i64]| PyBytes::new(py, &packed(numbers));
+    Some((
+        column(&parts.bodies),
+        column(&parts.body_ends),
+        column(&parts.topic_ends),
+        column(&parts.ends),
+        parts.topics.iter().map(|topic| PyBytes::new(py, topic)).collect(),
+    ))
+}
+
+/// A column of texts that is being built.
+struct Texts {
+    offsets: Vec<u8>,
+    data: Vec<u8>,
+}
+
+impl Texts {
+    fn new() -> Self {
+        Texts { offsets: 0i32.to_ne_bytes().to_vec(), data: Vec::new() }
+    }
+
+    fn push(&mut self, text: &[u8]) {
+        self.data.extend_from_slice(text);
+        self.offsets.extend_from_slice(&(self.data.len() as i32).to_ne_bytes());
+    }
+}
+
+/// A property name, as it was found so far.
+struct Name {
+    /// Its index in the wanted names.
+    wanted: Option<usize>,
+    is_hidden: bool,
+    /// The row that had it last, and its index in the map of that row.
+    row: usize,
+    place: usize,
+}
+
+/// The columns of properties.
+struct Properties {
+    /// For each wanted name: the bitmap of rows that have it, and their values.
+    wanted: Vec<(Vec<u8>, Texts)>,
+    map_offsets: Vec<u8>,
+    map_names: Texts,
+    map_values: Texts,
+}
+
+/// Take the first property off a text, as `rocketpy/protocol/message/properties.py` does: (name, value, rest).
+/// The value is empty if the property is malformed.
+fn next_pair(text: &[u8]) -> (&[u8], &[u8], &[u8]) {
+    let separator = |text: &[u8]| text.iter().position(|byte| matches!(byte, 1 | 2)).unwrap_or(text.len());
+    let name_end = separator(text);
+    let (name, rest) = text.split_at(name_end);
+    let [1, rest @ ..] = rest else { return (name, b"", rest.get(1..).unwrap_or(b"")) };
+    let (value, after) = rest.split_at(separator(rest));
+    let more = after.iter().take_while(|byte| **byte == 1).count(); // accepted at the end of a value
+    match &after[more..] {
+        [2, rest @ ..] => (name, value, rest),
+        [] => (name, value, b""),
+        malformed => {
+            let end = malformed.iter().position(|byte| *byte == 2).map_or(malformed.len(), |at| at + 1);
+            (name, b"", &malformed[end..])
+        }
+    }
+}
+
+fn properties_of(
+    data: &[u8],
+    begins: &[u8],
+    ends: &[u8],
+    wanted: &[&[u8]],
+    hidden: Option<&[&[u8]]>,
+) -> Option<Properties> {
+    let rows = begins.len() / 8;
+    let mut names: Vec<Name> = Vec::new();
+    let mut known: HashMap<&[u8], usize> = HashMap::new();
+    let mut guesses: Vec<(&[u8], usize)> = Vec::new(); // the properties of the last row: rows are alike
+    let mut found: Vec<Option<&[u8]>> = vec![None; wanted.len()];
+    let mut map: Vec<(&[u8], &[u8])> = Vec::new();
+    let mut columns = Properties {
+        wanted: wanted.iter().map(|_| (vec![0; rows.div_ceil(8)], Texts::new())).collect(),
+        map_offsets: 0i32.to_ne_bytes().to_vec(),
+        map_names: Texts::new(),
+        map_values: Texts::new(),
+    };
+    let mut mapped = 0i32;
+    for (row, (begin, end)) in unpacked(begins).zip(unpacked(ends)).enumerate() {
+        let text = data.get(begin..end)?;
+        std::str::from_utf8(text).ok()?;
+        let (mut rest, mut index) = (text, 0);
+        while !rest.is_empty() {
+            let (name, value, after) = next_pair(rest);
+            rest = after;
+            if value.is_empty() {
+                continue;
+            }
+            let id = match guesses.get(index) {
+                Some(&(guess, id)) if guess == name => id,
+                _ => {
+                    let id = *known.entry(name).or_insert_with(|| {
+                        names.push(Name {
+                            wanted: wanted.iter().position(|other| *other == name),
+                            is_hidden: hidden.is_none_or(|hidden| hidden.contains(&name)),
+                            row: usize::MAX,
+                            place: 0,
+                        });
+                        names.len() - 1
+                    });
+                    guesses.truncate(index);
+                    guesses.push((name, id));
+                    id
+                }
+            };
+            index += 1;
+            let known = &mut names[id];
+            if let Some(index) = known.wanted {
+                found[index] = Some(value);
+            }
+            if known.is_hidden {
+                continue;
+            }
+            if known.row == row {
+                map[known.place].1 = value;
+            } else {
+                (known.row, known.place) = (row, map.len());
+                map.push((name, value));
+            }
+        }
+        for ((valid, texts), value) in columns.wanted.iter_mut().zip(&mut found) {
+            if value.is_some() {
+                valid[row / 8] |= 1 << (row % 8);
+            }
+            texts.push(value.take().unwrap_or(b""));
+        }
+        mapped += map.len() as i32;
+        columns.map_offsets.extend_from_slice(&mapped.to_ne_bytes());
+        for (name, value) in map.drain(..) {
+            columns.map_names.push(name);
+            columns.map_values.push(value);
+        }
+    }
+    Some(columns)
+}
+
+/// Split the properties of messages into columns.
+#[pyfunction]
+pub fn property_buffers<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    begins: &[u8],
+    ends: &[u8],
+    wanted: Vec<Bound<'py, PyBytes>>,
+    hidden: Option<Vec<Bound<'py, PyBytes>>>,
+) -> Option<Vec<Bound<'py, PyBytes>>> {
+    let wanted: Vec<&[u8]> = wanted.iter().map(|name| name.as_bytes()).collect();
+    let hidden: Option<Vec<&[u8]>> =
+        hidden.as_ref().map(|names| names.iter().map(|name| name.as_bytes()).collect());
+    let work = || properties_of(data, begins, ends, &wanted, hidden.as_deref());
+    let columns = maybe_detached(py, data.len(), work)?;
+    let mut buffers = Vec::new();
+    for (valid, texts) in &columns.wanted {
+        buffers.extend([valid, &texts.offsets, &texts.data]);
+    }
+    if hidden.is_some() {
+        let (names, values) = (&columns.map_names, &columns.map_values);
+        buffers.extend([&columns.map_offsets, &names.offsets, &names.data, &values.offsets, &values.data]);
+    }
+    Some(buffers.into_iter().map(|buffer| PyBytes::new(py, buffer)).collect())
+}
