@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 
 mod arrow;
 mod hashes;
+mod reads;
 
 #[pymodule]
 mod rocketpy_native {
@@ -18,6 +19,8 @@ mod rocketpy_native {
     use super::arrow::{property_buffers, record_parts, record_starts};
     #[pymodule_export]
     use super::hashes::key_hashes;
+    #[pymodule_export]
+    use super::reads::{select_units, take_records};
 
     /// Changes with the name, the parameters or the result of any function; see `rocketpy/native.py`.
     #[pymodule_export]

@@ -134,7 +134,7 @@ def _served(store: MessageStore, stored: Base, damage: Damage) -> str:
         while offset < end:
             result = store.get_message(*key, offset, 32)
             require(result.next_begin_offset > offset, f"{damage}: {key} cannot be read from {offset}")
-            found += [decode(record).body for record in _records(result.chunks)]
+            found += [decode(record).body for record in _records(result.body)]
             offset = result.next_begin_offset
         require(found == bodies, f"{damage}: {key} serves other messages")
     walk_log(store, stored.writer.expected, stored.writer.expected.flushed_end)
@@ -143,13 +143,12 @@ def _served(store: MessageStore, stored: Base, damage: Damage) -> str:
     return "repaired"
 
 
-def _records(chunks: list[bytes]) -> Iterator[bytes]:
-    for chunk in chunks:
-        at = 0
-        while at < len(chunk):
-            size = int.from_bytes(chunk[at : at + 4], "big")
-            yield chunk[at : at + size]
-            at += size
+def _records(body: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(body):
+        size = int.from_bytes(body[at : at + 4], "big")
+        yield body[at : at + size]
+        at += size
 
 
 def _is_unchecked(stored: Base, damage: Damage) -> bool:

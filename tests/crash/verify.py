@@ -251,7 +251,7 @@ def verify_going_on(config: StoreConfig, disk: RecordingDisk, clock: Clock) -> N
             store.flush()
             result = store.get_message(topic, queue_id, before, 1)
             require(result.count == 1, f"{topic}/{queue_id}: {result.status} for a new message")
-            record = result.chunks[0]
+            record = result.body
             require(sent_as(parse(record), record).number == before, "another message is read")
         end = store.max_physical_offset
         lost = disk.after_power_loss(None)

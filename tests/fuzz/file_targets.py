@@ -190,7 +190,7 @@ def _read_all(store: MessageStore) -> dict[tuple[str, int], int]:
                     result = store.get_message(topic, queue_id, offset, 32)
                 except RocketError:
                     break
-                found[topic, queue_id] = found.get((topic, queue_id), 0) + sum(map(len, result.chunks))
+                found[topic, queue_id] = found.get((topic, queue_id), 0) + len(result.body)
                 if result.next_begin_offset <= offset:
                     break
                 offset = result.next_begin_offset

@@ -54,11 +54,10 @@ class StoredMessages:
     def _read_queue(self, store: MessageStore, queue: MessageQueue) -> list[MessageExt]:
         key = queue.topic, queue.queue_id
         result = store.get_message(*key, self._offsets.get(key, 0), _READ_COUNT)
-        if not result.chunks:
+        if not result.body:
             return []
         self._offsets[key] = result.next_begin_offset
-        data = b"".join(result.chunks)
-        return decode_messages(data, queue, _BODY_BYTES_MAX, _BODY_BYTES_MAX, verify=False).messages
+        return decode_messages(result.body, queue, _BODY_BYTES_MAX, _BODY_BYTES_MAX, verify=False).messages
 
 
 @dataclass(frozen=True, slots=True)

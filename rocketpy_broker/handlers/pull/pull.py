@@ -164,8 +164,7 @@ class PullHandler:
         body = b""
         broker_id = self._broker_for(header.consumer_group, result)
         if code == ResponseCode.SUCCESS:
-            body = b"".join(result.chunks)
-            result.chunks = [body]  # held pulls share it
+            body = result.body
             self.stats.count_pulled(header.topic, header.consumer_group, result.count, len(body))
         elif code == ResponseCode.PULL_OFFSET_MOVED and self._is_slave:
             code, broker_id = ResponseCode.PULL_RETRY_IMMEDIATELY, self._preferred(header.consumer_group)

@@ -296,16 +296,18 @@ class ConsumeQueue:
 
         Units below `min_offset` are not returned, as in 4.6.0.
         """
-        if queue_offset < self.min_offset or queue_offset >= self.next_offset:
+        if not self.min_offset <= queue_offset < self.next_offset:
             return None
-        count = min(count, self.roll_next_file(queue_offset) - queue_offset)
-        written_end, pending = self._written_units, b""
-        if queue_offset + count > written_end:
-            first = max(queue_offset - written_end, 0)
-            pending = b"".join(self._pending[first : queue_offset + count - written_end])
+        per_file = self.files.file_bytes // UNIT_BYTES
+        count = min(count, per_file - queue_offset % per_file)
+        written_end = self.next_offset - len(self._pending)
+        if queue_offset + count <= written_end:
+            return self._read_written(queue_offset, count * UNIT_BYTES)
+        first = max(queue_offset - written_end, 0)
+        pending = b"".join(self._pending[first : queue_offset + count - written_end])
         if queue_offset >= written_end:
             return pending
-        size = min(count, written_end - queue_offset) * UNIT_BYTES
+        size = (written_end - queue_offset) * UNIT_BYTES
         written = self._read_written(queue_offset, size)
         return written + pending if written is not None and len(written) == size else written
 

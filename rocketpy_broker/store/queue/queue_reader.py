@@ -7,25 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
+
+import msgspec
 
 from rocketpy.errors import RecordCorrupt, StoreDamaged, TornTail
-from rocketpy.protocol.message.record import FIXED_BYTES, MESSAGE_MAGIC, head_fields, peek
+from rocketpy.protocol.message.record import peek
 from rocketpy_broker.store.config import ReadConfig
 from rocketpy_broker.store.log.message_log import MessageLog
 from rocketpy_broker.store.queue.clock_steps import ClockStep
 from rocketpy_broker.store.queue.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
+from rocketpy_broker.store.queue.unit_scan import LogRange, select_units, take_records
 
 Accepts = Callable[[bytes], bool]
 """Returns whether a filter accepts a message with these properties (UTF-8, as stored)."""
 
-_RECORD_IDENTITY = head_fields("size", "magic", "queue_id", "queue_offset", "physical_offset")
 _SCANNED_MIN = 16_000 // UNIT_BYTES
 _SCANNED_MAX = 1024
 """Java's clients request at most this many messages in one pull. 4.6.0 stops only at the end of the file."""
-_READ_BYTES_MAX = 1 << 20
-_SPAN_BYTES_MAX = 1 << 18
 
 
 class GetMessageStatus(IntEnum):
@@ -42,8 +42,7 @@ class GetMessageStatus(IntEnum):
     NO_MESSAGE_IN_QUEUE = 8
 
 
-@dataclass(slots=True)
-class GetMessageResult:
+class GetMessageResult(msgspec.Struct):
     """The messages that a read found."""
 
     status: GetMessageStatus
@@ -53,11 +52,25 @@ class GetMessageResult:
     """The first offset of the queue."""
     max_offset: int
     """The offset after the last message of the queue."""
-    chunks: list[bytes] = field(default_factory=list)
-    """Whole records, in order; together they are the body of the response."""
     count: int = 0
+    """Number of messages."""
     suggest_slave: bool = False
     """Whether the messages are so far before the end of the log that a slave should serve the next pull."""
+    body: bytes = b""
+    """Whole records, in order: the body of the response."""
+
+
+class Located(NamedTuple):
+    """Where the messages of a read are."""
+
+    result: GetMessageResult
+    """Without body."""
+    units: bytes = b""
+    """Units of the queue, from the offset of the read on."""
+    selected: Sequence[int] = ()
+    """Indexes of the messages' units."""
+    ranges: Sequence[LogRange] = ()
+    """The parts of the log that have the messages."""
 
 
 class QueueReader:
@@ -77,177 +90,98 @@ class QueueReader:
         accepts: Accepts | None = None,
         is_over: Callable[[], bool] | None = None,
     ) -> GetMessageResult:
-        """Return the messages of `queue` from `offset` on; see `MessageStore.get_message`."""
-        if queue is None or queue.next_offset == 0:
-            return self._empty_result(GetMessageStatus.NO_MESSAGE_IN_QUEUE, queue, 0)
-        if offset < queue.min_offset:
-            return self._empty_result(GetMessageStatus.OFFSET_TOO_SMALL, queue, queue.min_offset)
-        if offset == queue.next_offset:
-            return self._empty_result(GetMessageStatus.OFFSET_OVERFLOW_ONE, queue, offset)
-        if offset > queue.next_offset:
-            to = queue.next_offset if queue.min_offset else 0
-            return self._empty_result(GetMessageStatus.OFFSET_OVERFLOW_BADLY, queue, to)
-        return self._read_units(queue, offset, max(count_max, 0), bytes_max, tag_codes, accepts, is_over)
+        """Return the messages of `queue` from `offset` on; see `MessageStore.get_message`.
 
-    def _empty_result(
-        self, status: GetMessageStatus, queue: ConsumeQueue | None, next_offset: int
-    ) -> GetMessageResult:
-        if queue is None:
-            return GetMessageResult(status, next_offset, 0, 0)
-        return GetMessageResult(status, next_offset, queue.min_offset, queue.next_offset)
+        The messages end before a damaged record or unit. Raises StoreDamaged only if the first one is
+        damaged, so that its offset is the requested one, which an operator has to skip.
+        """
+        located = self.locate(queue, offset, count_max, bytes_max, tag_codes, accepts, is_over)
+        if located.ranges and queue is not None:
+            self._load(queue, offset, located)
+        return located.result
 
-    def _read_units(  # one loop, for speed
+    def locate(
         self,
-        queue: ConsumeQueue,
+        queue: ConsumeQueue | None,
         offset: int,
         count_max: int,
-        bytes_max: int | None,
-        tag_codes: AbstractSet[int] | None,
-        accepts: Accepts | None,
-        is_over: Callable[[], bool] | None,
-    ) -> GetMessageResult:
-        """Return the messages of the units of one file, from queue offset `offset` on.
+        bytes_max: int | None = None,
+        tag_codes: AbstractSet[int] | None = None,
+        accepts: Accepts | None = None,
+        is_over: Callable[[], bool] | None = None,
+    ) -> Located:
+        """Return where the messages are that `read` returns. Their records are not checked.
 
-        It scans 800 units, or `count_max` if that is higher, as 4.6.0 does. The maximum is 1024, or the count
-        limits of `ReadConfig` if they are higher, since the scan blocks other requests. It ends before a
-        damaged record or unit. Raises StoreDamaged only if the first one is damaged, so that its offset is
-        the requested one, which an operator has to skip.
+        It examines 800 units of one file, or `count_max` if that is higher, as 4.6.0 does. The maximum is
+        1024, or the count limits of `ReadConfig` if they are higher, since this blocks other requests. Raises
+        StoreDamaged if the first unit is damaged.
         """
-        config = self._config
-        scanned_max = max(_SCANNED_MAX, config.memory_count_max, config.disk_count_max)
-        scanned = min(max(_SCANNED_MIN, count_max), scanned_max)
-        is_filtered = tag_codes is not None or accepts is not None
-        units = queue.read_units(offset, scanned if is_filtered else min(scanned, count_max + 1))
-        if not units:
-            next_start = queue.roll_next_file(offset)
-            return self._empty_result(GetMessageStatus.OFFSET_FOUND_NULL, queue, next_start)
-        if not is_filtered:
-            plain = self._read_plain(queue, offset, units, count_max, bytes_max)
-            if plain is not None:
-                return plain
-        batch = _Batch(config, count_max, bytes_max)
-        status = GetMessageStatus.NO_MATCHED_MESSAGE
-        log_end, memory_window = self._log.max_offset, config.memory_window_bytes
-        skip_until = -1
-        has_asked = False
-        position = physical = 0
-        for position, (physical, size, tags_code) in enumerate(UNIT.iter_unpack(units)):
-            if physical < skip_until:
-                continue
-            if batch.is_full(size, on_disk=log_end - physical > memory_window):
-                break
-            if tag_codes is not None and tags_code not in tag_codes:
-                continue
-            if not self._is_in_log(physical, size, log_end):
-                # A blank unit has no message; the units after it may point to any file.
-                is_gap = size == BLANK_SIZE
-                if physical >= self._log.min_offset and not is_gap:
-                    if position:
-                        break
-                    raise _damaged(queue, physical, size)
-                if not batch.count:
-                    status = GetMessageStatus.MESSAGE_WAS_REMOVING
-                if not is_gap:
-                    skip_until = self._log.roll_next_file(physical)
-                continue
-            if accepts is not None:
-                if has_asked and is_over is not None and is_over():
-                    break
-                has_asked = True
-                properties = self._properties(physical, size)
-                if properties is None:
-                    if position:
-                        break
-                    raise _damaged(queue, physical, size)
-                if not accepts(properties):
-                    continue
-            batch.add(physical, size, offset + position)
-            status = GetMessageStatus.FOUND
-            skip_until = -1
-        else:
-            position += 1
-        chunks = self._read_ranges(batch.ranges)
-        damaged = _first_damaged(queue, chunks, batch)
-        if damaged is not None:
-            start, size, number = batch.records[0]
-            if not damaged and number == offset:
-                raise _damaged(queue, start, size)
-            if not damaged:
-                return self._empty_result(GetMessageStatus.NO_MATCHED_MESSAGE, queue, number)
-            return self._read_units(queue, offset, damaged, bytes_max, tag_codes, accepts, is_over)
-        return GetMessageResult(
-            status if chunks or not batch.count else GetMessageStatus.MESSAGE_WAS_REMOVING,
-            offset + position,
-            queue.min_offset,
-            queue.next_offset,
-            chunks,
-            batch.count,
-            log_end - physical > memory_window,
-        )
-
-    def _read_plain(
-        self, queue: ConsumeQueue, offset: int, units: bytes, count_max: int, bytes_max: int | None
-    ) -> GetMessageResult | None:
-        """Read unfiltered messages that are close together and near the end of the log, with one disk read.
-
-        Returns None if they are not, or if a record does not match its unit; then `_read_units` is used.
-        """
+        if queue is None or queue.next_offset == 0:
+            return _nothing(GetMessageStatus.NO_MESSAGE_IN_QUEUE, queue, 0)
+        if offset < queue.min_offset:
+            return _nothing(GetMessageStatus.OFFSET_TOO_SMALL, queue, queue.min_offset)
+        if offset == queue.next_offset:
+            return _nothing(GetMessageStatus.OFFSET_OVERFLOW_ONE, queue, offset)
+        if offset > queue.next_offset:
+            to = queue.next_offset if queue.min_offset else 0
+            return _nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, queue, to)
         config, log = self._config, self._log
-        parsed = list(UNIT.iter_unpack(units))[: min(max(count_max, 1), config.memory_count_max)]
-        begin, _, _ = parsed[0]
-        last, last_size, _ = parsed[-1]
-        end = last + last_size
-        file_bytes, log_end = log.files.file_bytes, log.max_offset
-        is_near = 0 < end - begin <= _SPAN_BYTES_MAX and log_end - begin <= config.memory_window_bytes
-        if not (is_near and log.min_offset <= begin and end <= log_end):
-            return None
-        if begin // file_bytes != (end - 1) // file_bytes:
-            return None
-        data = log.read(begin, end - begin)
-        if data is None or len(data) != end - begin:
-            return None
-        room = config.memory_bytes_max if bytes_max is None else min(bytes_max, config.memory_bytes_max)
-        chunks: list[bytes] = []
-        count = total = run_begin = run_end = 0
-        queue_id, unpack_identity = queue.queue_id, _RECORD_IDENTITY.unpack_from
-        for number, (physical, size, _) in enumerate(parsed, offset):
-            at = physical - begin
-            is_inside = at >= 0 and size >= FIXED_BYTES and at + size <= len(data)
-            if not is_inside or unpack_identity(data, at) != (
-                size,
-                MESSAGE_MAGIC,
-                queue_id,
-                number,
-                physical,
-            ):
-                return None
-            if total + size > room and count:
-                break
-            if at != run_end:
-                chunks.append(data[run_begin:run_end])
-                run_begin = at
-            run_end = at + size
-            total += size
-            count += 1
-        chunks.append(data[run_begin:run_end])
-        return GetMessageResult(
-            GetMessageStatus.FOUND,
-            offset + count,
+        memory_max, disk_max = config.memory_count_max, config.disk_count_max
+        count_max = max(count_max, 0)
+        scanned = min(max(_SCANNED_MIN, count_max), max(_SCANNED_MAX, memory_max, disk_max))
+        if tag_codes is None and accepts is None:  # one more, which may be the one that is on disk
+            scanned = min(scanned, count_max + 1, max(memory_max, disk_max) + 1)
+        units = queue.read_units(offset, scanned)
+        if not units:
+            return _nothing(GetMessageStatus.OFFSET_FOUND_NULL, queue, queue.roll_next_file(offset))
+        memory_bytes, disk_bytes = config.memory_bytes_max, config.disk_bytes_max
+        if bytes_max is not None:
+            memory_bytes, disk_bytes = min(memory_bytes, bytes_max), min(disk_bytes, bytes_max)
+        log_end = log.max_offset
+        memory_begin = log_end - config.memory_window_bytes
+        selected, ranges, examined, last, has_skipped = select_units(
+            units,
+            tag_codes,
+            log.min_offset,
+            log_end,
+            log.files.file_bytes,
+            memory_begin,
+            (min(count_max, memory_max), memory_bytes),
+            (min(count_max, disk_max), disk_bytes),
+            None if accepts is None else self._accepts_record(accepts, is_over),
+        )
+        if not examined:
+            raise _damaged(queue, *UNIT.unpack_from(units)[:2])
+        status = GetMessageStatus.NO_MATCHED_MESSAGE
+        if selected:
+            status = GetMessageStatus.FOUND
+        elif has_skipped:
+            status = GetMessageStatus.MESSAGE_WAS_REMOVING
+        result = GetMessageResult(
+            status,
+            offset + examined,
             queue.min_offset,
             queue.next_offset,
-            chunks,
-            count,
+            len(selected),
+            last < memory_begin,
         )
+        return Located(result, units, selected, ranges)
 
-    def _is_in_log(self, physical: int, size: int, log_end: int) -> bool:
-        """Whether a record of `size` bytes can be at this offset of the log."""
-        file_bytes = self._log.files.file_bytes
-        return (
-            self._log.min_offset <= physical
-            and size >= FIXED_BYTES
-            and physical + size <= log_end
-            and physical % file_bytes + size <= file_bytes  # false for a blank unit
-        )
+    def _accepts_record(
+        self, accepts: Accepts, is_over: Callable[[], bool] | None
+    ) -> Callable[[int, int], bool | None]:
+        """Return a function for `select_units` that applies a filter to the properties of a record."""
+        has_asked = False
+
+        def accepts_record(physical: int, size: int) -> bool | None:
+            nonlocal has_asked
+            if has_asked and is_over is not None and is_over():
+                return None
+            has_asked = True
+            properties = self._properties(physical, size)
+            return None if properties is None else accepts(properties)
+
+        return accepts_record
 
     def _properties(self, physical: int, size: int) -> bytes | None:
         """Return the properties of a record; None if no record can be parsed there."""
@@ -257,70 +191,37 @@ class QueueReader:
         except (RecordCorrupt, TornTail):
             return None
 
-    def _read_ranges(self, ranges: list[tuple[int, int]]) -> list[bytes]:
-        chunks = []
-        for start, end in ranges:
-            data = self._log.read(start, end - start)
-            if data is None or len(data) != end - start:
-                return []
-            chunks.append(data)
-        return chunks
+    def _load(self, queue: ConsumeQueue, offset: int, located: Located) -> None:
+        """Read the records into the result, which then ends before a damaged one. Raises StoreDamaged.
+
+        Consumers must get the messages before a damaged unit, and never bytes that are not a message.
+        """
+        result, units, selected, ranges = located
+        bodies: list[bytes] = []
+        done = 0
+        for begin, end, count in ranges:
+            data = self._log.read(begin, end - begin) or b""
+            of_range = selected[done : done + count]
+            body, good = take_records(data, begin, units, of_range, queue.queue_id, offset)
+            bodies.append(body)
+            done += good
+            if good < count:
+                break
+        result.body = b"".join(bodies)
+        if done == result.count:
+            return
+        damaged = selected[done]
+        if not damaged:
+            raise _damaged(queue, *UNIT.unpack_from(units)[:2])
+        result.count, result.next_begin_offset = done, offset + damaged
+        if not done:
+            result.status = GetMessageStatus.NO_MATCHED_MESSAGE
 
 
-class _Batch:
-    """The records of one read."""
-
-    __slots__ = ("_bytes_max", "_config", "_count_max", "bytes", "count", "ranges", "records")
-
-    def __init__(self, config: ReadConfig, count_max: int, bytes_max: int | None) -> None:
-        self._config = config
-        self._count_max = count_max
-        self._bytes_max = bytes_max
-        self.ranges: list[tuple[int, int]] = []
-        """[start, end) in the log, one for contiguous records."""
-        self.records: list[tuple[int, int, int]] = []
-        self.bytes = 0
-        self.count = 0
-
-    def is_full(self, size: int, *, on_disk: bool) -> bool:
-        """Whether there is no room for a record of this size. The first always fits."""
-        if self.count == 0:
-            return False
-        config = self._config
-        bytes_max = config.disk_bytes_max if on_disk else config.memory_bytes_max
-        if self._bytes_max is not None:
-            bytes_max = min(bytes_max, self._bytes_max)
-        count_max = config.disk_count_max if on_disk else config.memory_count_max
-        return self.count >= min(count_max, self._count_max) or self.bytes + size > bytes_max
-
-    def add(self, start: int, size: int, number: int) -> None:
-        """Add a record. number: its queue offset."""
-        begin, end = self.ranges[-1] if self.ranges else (-1, -1)
-        if end == start and end - begin < _READ_BYTES_MAX:
-            self.ranges[-1] = begin, start + size
-        else:
-            self.ranges.append((start, start + size))
-        self.records.append((start, size, number))
-        self.bytes += size
-        self.count += 1
-
-
-def _first_damaged(queue: ConsumeQueue, chunks: list[bytes], batch: _Batch) -> int | None:
-    """Return the index of the first record that does not match its unit; None if all match.
-
-    Consumers must get the messages before a damaged unit, and never bytes that are not a message.
-    """
-    index = 0
-    for chunk in chunks:
-        at = 0
-        while at < len(chunk):
-            start, size, number = batch.records[index]
-            expected = (size, MESSAGE_MAGIC, queue.queue_id, number, start)
-            if _RECORD_IDENTITY.unpack_from(chunk, at) != expected:
-                return index
-            at += size
-            index += 1
-    return None
+def _nothing(status: GetMessageStatus, queue: ConsumeQueue | None, next_offset: int) -> Located:
+    if queue is None:
+        return Located(GetMessageResult(status, next_offset, 0, 0))
+    return Located(GetMessageResult(status, next_offset, queue.min_offset, queue.next_offset))
 
 
 def _damaged(queue: ConsumeQueue, start: int, size: int) -> StoreDamaged:

@@ -592,7 +592,7 @@ async def test_a_pull_outside_the_queue_stores_an_event(
     assert moved.ext_fields()["nextBeginOffset"] == "0"
     await until(lambda: broker.store.max_offset_in_queue("OFFSET_MOVED_EVENT", 0) == 1)
     found = broker.store.get_message("OFFSET_MOVED_EVENT", 0, 0, 1)
-    (record,) = decode_all(b"".join(found.chunks))
+    (record,) = decode_all(found.body)
     assert record.properties == b"KEYS\x01c\x02DELAY\x010\x02TAGS\x01c\x02"
     assert fastjson.loads(record.body) == {
         "consumerGroup": "c",

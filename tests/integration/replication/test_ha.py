@@ -656,7 +656,7 @@ def stored_bodies(broker: Broker) -> list[bytes]:
     return [
         record.body
         for queue_id, (first, _) in enumerate(bounds(broker))
-        for record in decode_all(b"".join(broker.store.get_message("T", queue_id, first, 1000).chunks))
+        for record in decode_all(broker.store.get_message("T", queue_id, first, 1000).body)
     ]
 
 

@@ -83,8 +83,8 @@ async def until_last_flush(port: int) -> None:
 def bodies(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
     """The messages of a queue."""
     found: list[bytes] = []
-    while chunks := store.get_message(topic, queue_id, len(found), 32).chunks:
-        found += [record.body for chunk in chunks for record in decode_all(chunk)]
+    while body := store.get_message(topic, queue_id, len(found), 32).body:
+        found += [record.body for record in decode_all(body)]
     return found
 
 

@@ -1,4 +1,5 @@
 import java.net.InetSocketAddress;
+import java.nio.ByteBuffer;
 import java.util.concurrent.CountDownLatch;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.MixAll;
@@ -7,8 +8,9 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
- * StoreBench BROKER_CONF (append MESSAGES THREADS | read | key COUNT | open) [halt]: times RocketMQ's own
- * DefaultMessageStore, in process. Prints one line: {"open": seconds, "messages": done, "seconds": for them}.
+ * StoreBench BROKER_CONF (append MESSAGES THREADS | find | read | key COUNT | open) [halt]: times RocketMQ's
+ * own DefaultMessageStore, in process. "find" calls getMessage; "read" also copies the messages into one
+ * buffer, as its broker does for a response. Prints one line: {"open": seconds, "messages": done, "seconds": for them}.
  * With "halt", it exits like a killed process.
  */
 public final class StoreBench {
@@ -34,8 +36,8 @@ public final class StoreBench {
         long done = 0;
         if (args[1].equals("append")) {
             done = append(store, Integer.parseInt(args[2]), Integer.parseInt(args[3]));
-        } else if (args[1].equals("read")) {
-            done = read(store);
+        } else if (args[1].equals("find") || args[1].equals("read")) {
+            done = read(store, args[1].equals("read"));
         } else if (args[1].equals("key")) {
             done = key(store, Integer.parseInt(args[2]));
         }
@@ -84,13 +86,17 @@ public final class StoreBench {
         return inner;
     }
 
-    private static long read(DefaultMessageStore store) {
+    private static long read(DefaultMessageStore store, boolean copy) {
         long done = 0;
         for (int queue = 0; queue < 4; queue++) {
             long offset = 0;
             GetMessageResult result = store.getMessage("bench", "BenchmarkTest", queue, offset, 32, null);
             while (result.getStatus() == GetMessageStatus.FOUND) {
                 done += result.getMessageCount();
+                if (copy) {
+                    ByteBuffer body = ByteBuffer.allocate(result.getBufferTotalSize());
+                    result.getMessageBufferList().forEach(body::put);
+                }
                 offset = result.getNextBeginOffset();
                 result.release();
                 result = store.getMessage("bench", "BenchmarkTest", queue, offset, 32, null);

@@ -211,7 +211,7 @@ class BrokerParts:
 
     def records(self, topic: str = "T", queue_id: int = 0) -> list[Record]:
         """Return the first 32 messages of a queue."""
-        return decode_all(b"".join(self.store.get_message(topic, queue_id, 0, 32).chunks))
+        return decode_all(self.store.get_message(topic, queue_id, 0, 32).body)
 
 
 class PartsClient(HandlerClient):

@@ -51,7 +51,7 @@ class World:
 
     def delivered(self, queue_id: int = 0) -> list[Record]:
         result = self.store.get_message("Real", queue_id, 0, 100)
-        return decode_all(b"".join(result.chunks))
+        return decode_all(result.body)
 
     def restart(self, saved: dict[int, int], *, crash: bool) -> None:
         if crash:

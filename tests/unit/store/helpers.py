@@ -64,7 +64,7 @@ def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[byt
     offset = store.min_offset_in_queue(topic, queue_id)
     while offset < store.max_offset_in_queue(topic, queue_id):
         result = store.get_message(topic, queue_id, offset, 32)
-        records = decode_all(b"".join(result.chunks))
+        records = decode_all(result.body)
         assert [record.queue_offset for record in records] == list(range(offset, offset + len(records)))
         found += [record.body for record in records]
         assert result.next_begin_offset > offset

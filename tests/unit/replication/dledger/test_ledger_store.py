@@ -43,7 +43,7 @@ def numbers(store: MessageStore, *, topic: str = "T", queue_id: int = 0) -> list
     found: list[int] = []
     at = store.min_offset_in_queue(topic, queue_id)
     while (result := store.get_message(topic, queue_id, at, 32)).status is GetMessageStatus.FOUND:
-        found += [record.flag for chunk in result.chunks for record in decode_all(chunk)]
+        found += [record.flag for record in decode_all(result.body)]
         at = result.next_begin_offset
     return found
 

@@ -112,7 +112,7 @@ def test_a_damaged_queue_whose_messages_expired_keeps_its_offsets(
     assert len(notes) == 1
     assert store.max_offset_in_queue("T", 0) == COUNT + rest
     put(store, 1000)
-    found = decode_all(b"".join(store.get_message("T", 0, COUNT, 32).chunks))
+    found = decode_all(store.get_message("T", 0, COUNT, 32).body)
     assert [record.flag for record in found] == [*range(COUNT, COUNT + rest), 1000]
     assert check_store(store).problems == []
     store.close()

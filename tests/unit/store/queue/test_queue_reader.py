@@ -21,9 +21,21 @@ from rocketpy_broker.store import (
 )
 from rocketpy_broker.store.files.disk import OsDisk
 from rocketpy_broker.store.queue.property_fields import index_fields
-from tests.unit.store.helpers import bodies, message, put, small_config
+from tests.unit.store.helpers import bodies, kill, message, put, small_config
 
 S = GetMessageStatus
+
+
+class CountingDisk(OsDisk):
+    """Records the sizes of reads."""
+
+    def __init__(self) -> None:
+        self.reads: list[int] = []
+
+    def pread(self, handle: int, size: int, position: int) -> bytes:
+        """Read, and record the size."""
+        self.reads.append(size)
+        return super().pread(handle, size, position)
 
 
 class Clock:
@@ -82,7 +94,7 @@ def test_batches_end_at_counts_and_bytes(tmp_path: Path) -> None:
         for size, count in ((three, 3), (three - 1, 2)):
             assert store.get_message("T", 0, 0, 32, max_bytes=size, tag_codes=codes).count == count
     big = store.get_message("T", 0, 23, 32)
-    assert (big.status, big.count, len(big.chunks[0]) > 5000) == (S.FOUND, 1, True)
+    assert (big.status, big.count, len(big.body) > 5000) == (S.FOUND, 1, True)
     assert store.get_message("T", 0, 0, 0).count == 1, "4.6.0 gives the first one always"
     store.close()
 
@@ -169,7 +181,7 @@ def test_a_damaged_record_does_not_hide_earlier_ones(
     codes = all_tags if filtered_by == "tag" else None
     accepts = (lambda properties: b"TAGS" in properties) if filtered_by == "properties" else None
     first = store.get_message("T", 0, 0, 32, tag_codes=codes, accepts=accepts)
-    assert [record.flag for record in decode_all(b"".join(first.chunks))] == [0, 1, 2]
+    assert [record.flag for record in decode_all(first.body)] == [0, 1, 2]
     assert (first.status, first.next_begin_offset, first.count) == (S.FOUND, 3, 3)
     for _ in range(3):
         with pytest.raises(StoreDamaged, match=r"remove .* and restart"):
@@ -177,7 +189,7 @@ def test_a_damaged_record_does_not_hide_earlier_ones(
     assert store.stats.damaged_reads == 3
     assert caplog.text.count("queue T/0: a unit points to") == 1  # operators learn of it, once
     behind = store.get_message("T", 0, 4, 32, tag_codes=codes, accepts=accepts)
-    assert [record.flag for record in decode_all(b"".join(behind.chunks))] == [4, 5]
+    assert [record.flag for record in decode_all(behind.body)] == [4, 5]
     store.close()
 
 
@@ -191,37 +203,57 @@ def test_a_damaged_record_is_reported_at_its_own_offset(
     codes = frozenset({string_hash("Tag0")}) if filtered_by == "tag" else None
     accepts = (lambda _: False) if filtered_by == "properties" else None
     before = store.get_message("T", 0, 1, 32, tag_codes=codes, accepts=accepts)
-    assert (before.status, before.next_begin_offset, before.chunks) == (S.NO_MATCHED_MESSAGE, 3, [])
+    assert (before.status, before.next_begin_offset, before.body) == (S.NO_MATCHED_MESSAGE, 3, b"")
     with pytest.raises(StoreDamaged):
         store.get_message("T", 0, 3, 32, tag_codes=codes, accepts=accepts)
     store.close()
 
 
-def test_contiguous_records_are_one_chunk(store: MessageStore) -> None:
-    """A pull of a busy queue would cost a disk read for each message."""
-    put(store, *range(10))
-    put(store, 10, queue_id=1)
-    put(store, *range(11, 15))
-    result = store.get_message("T", 0, 0, 32)
-    assert [len(decode_all(chunk)) for chunk in result.chunks] == [10, 4]
-    store.close()
+def test_records_near_each_other_are_read_together(tmp_path: Path) -> None:
+    """A pull of a busy queue would cost a disk read for each message, or read much that it does not need."""
+    disk = CountingDisk()
+    with MessageStore(small_config(tmp_path), disk=disk) as store:
+        put(store, *range(10))
+        put(store, 10, queue_id=1)
+        put(store, *range(11, 15))
+        put(store, 15, queue_id=1, body=bytes(30_000))
+        put(store, *range(16, 18))
+        disk.reads.clear()
+        result = store.get_message("T", 0, 0, 32)
+        assert [record.flag for record in decode_all(result.body)] == [*range(10), *range(11, 15), 16, 17]
+        assert len(disk.reads) == 2
+        assert sum(disk.reads) < 10_000
+
+
+def test_a_log_file_that_became_shorter_ends_a_read(store: MessageStore) -> None:
+    """A consumer would be moved past messages that a copy of the file still has."""
+    put(store, *range(20))
+    file = store.commit_log.files.mapped_files[0]
+    third = store.units("T", 0, 3, 1)[0][0]
+    with file.path.open("r+b") as opened:
+        opened.truncate(third + 50)
+    found = store.get_message("T", 0, 0, 32)
+    assert ([record.flag for record in decode_all(found.body)], found.next_begin_offset) == ([0, 1, 2], 3)
+    with pytest.raises(StoreDamaged, match=r"remove .* and restart"):
+        store.get_message("T", 0, 3, 32)
+    kill(store)
 
 
 def test_tags_are_filtered_by_code(store: MessageStore) -> None:
     """A consumer of one tag would get all messages."""
     put(store, *range(9))
     result = store.get_message("T", 0, 0, 32, tag_codes={string_hash("Tag1")})
-    assert [record.body for chunk in result.chunks for record in decode_all(chunk)] == [
+    assert [record.body for record in decode_all(result.body)] == [
         b"body 1", b"body 4", b"body 7"
     ]  # fmt: skip
     assert (result.status, result.next_begin_offset, result.count) == (S.FOUND, 9, 3)
     for begin in range(9):
         result = store.get_message("T", 0, begin, 32, tag_codes={string_hash("Tag1"), string_hash("Tag2")})
-        flags = [record.flag for chunk in result.chunks for record in decode_all(chunk)]
+        flags = [record.flag for record in decode_all(result.body)]
         assert flags == [number for number in range(begin, 9) if number % 3]
         assert (result.status, result.next_begin_offset) == (S.FOUND, 9)
     nothing = store.get_message("T", 0, 0, 32, tag_codes={12345})
-    assert (nothing.status, nothing.next_begin_offset, nothing.chunks) == (S.NO_MATCHED_MESSAGE, 9, [])
+    assert (nothing.status, nothing.next_begin_offset, nothing.body) == (S.NO_MATCHED_MESSAGE, 9, b"")
     store.close()
 
 
@@ -260,7 +292,7 @@ def test_removed_records_are_skipped(tmp_path: Path) -> None:
     put(store, *range(40))
     store.commit_log.files.take_first().delete()
     result = store.get_message("T", 0, 0, 32)
-    first = decode_all(b"".join(result.chunks))[0]
+    first = decode_all(result.body)[0]
     assert (result.status, first.physical_offset) == (S.FOUND, 4096)
     removing = store.get_message("T", 0, 0, 1)
     assert (removing.status, removing.next_begin_offset) == (S.MESSAGE_WAS_REMOVING, 2)
@@ -277,7 +309,7 @@ def test_a_gap_in_a_queue_is_skipped(store: MessageStore, tag_codes: set[int] | 
     offset = 0
     while offset < 10:
         result = store.get_message("T", 0, offset, 32, tag_codes=tag_codes)
-        found += [record.flag for chunk in result.chunks for record in decode_all(chunk)]
+        found += [record.flag for record in decode_all(result.body)]
         assert result.next_begin_offset > offset
         offset = result.next_begin_offset
     assert found == [0, 1, 2, 7, 8, 9]
@@ -369,17 +401,6 @@ def test_records_of_any_size_are_found_by_place_and_by_key(tmp_path: Path) -> No
         assert len(store.query_message("T", "all", 64, 0, 1 << 62).records) == len(sizes)
 
 
-class CountingDisk(OsDisk):
-    """Records the size of the largest read."""
-
-    read_max = 0
-
-    def pread(self, handle: int, size: int, position: int) -> bytes:
-        """Read, and record the size."""
-        self.read_max = max(self.read_max, size)
-        return super().pread(handle, size, position)
-
-
 def test_an_offset_inside_a_message_costs_no_large_read(tmp_path: Path) -> None:
     """A mistyped message id would make the broker read hundreds of megabytes while every client waits."""
     disk = CountingDisk()
@@ -387,11 +408,11 @@ def test_an_offset_inside_a_message_costs_no_large_read(tmp_path: Path) -> None:
     store = MessageStore(config, disk=disk)
     store.open()
     receipt = store.put_message(message(1, body=b"\x00\x07\x00\x07" * 130_000))  # reads as a size
-    disk.read_max = 0
+    disk.reads.clear()
     body_at = receipt.physical_offset + 88
     for offset in range(body_at, body_at + 8):
         assert store.look_message(offset) is None
-    assert disk.read_max <= 4096
+    assert max(disk.reads) <= 4096
     record = store.look_message(receipt.physical_offset)
     assert record is not None
     assert len(record) == receipt.size

@@ -155,7 +155,7 @@ async def test_flushes_proceed_while_readers_open_files(tmp_path: Path) -> None:
     async def read() -> None:
         while flushing:
             for queue_id in range(8):
-                assert store.get_message("T", queue_id, 0, 1).chunks
+                assert store.get_message("T", queue_id, 0, 1).body
             await asyncio.sleep(0)
 
     reading = asyncio.create_task(read())
