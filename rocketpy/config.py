@@ -5,11 +5,12 @@ Each field names its unit and the RocketMQ property that it mirrors.
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
-from typing import Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
+from rocketpy.environment import TLS_SETTINGS, Found, Source, environment_sources, find_settings
 from rocketpy.errors import ConfigInvalid
 from rocketpy.hooks import RpcHook
 from rocketpy.message.message import DEFAULT_TOPIC, TRACE_TOPIC, check_topic
@@ -21,7 +22,7 @@ from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.protocol.remoting.acl import Signer, SignerV2
 from rocketpy.protocol.remoting.frame import CODEC_JSON, CODEC_MSGPACK, CODEC_ROCKETMQ, MAX_FRAME_BYTES
 from rocketpy.runtime.pickling import ADDED, get_fields, set_fields
-from rocketpy.transport import ChannelOptions, Tls
+from rocketpy.transport import ChannelOptions, Tls, TlsFiles
 
 __all__ = [
     "BatchConfig",
@@ -287,9 +288,10 @@ class Credentials:
 
     @classmethod
     def from_environment(cls) -> Self | None:
-        """Read ROCKETMQ_ACCESS_KEY, ROCKETMQ_SECRET_KEY and ROCKETMQ_SECURITY_TOKEN.
+        """Read the account from the environment, as a client without credentials does.
 
-        ROCKETMQ_SIGNATURE_VERSION is the version of the signature: 1 (the default) or 2.
+        The variables are ROCKETPY_ACCESS_KEY, ROCKETPY_SECRET_KEY, ROCKETPY_SECURITY_TOKEN and
+        ROCKETPY_SIGNATURE_VERSION (1, the default, or 2). Those that begin with ROCKETMQ_ come second.
 
         Returns:
             The credentials; None when neither key is set.
@@ -297,21 +299,28 @@ class Credentials:
         Raises:
             ConfigInvalid: Only one of the two keys is set, or the version is invalid.
         """
-        names = ("ROCKETMQ_ACCESS_KEY", "ROCKETMQ_SECRET_KEY", "ROCKETMQ_SECURITY_TOKEN")
-        access_key, secret_key, token = (os.environ.get(name, "") for name in names)
-        if not access_key and not secret_key:
+        return cls.of_settings(find_settings(environment_sources()))
+
+    @classmethod
+    def of_settings(cls, found: Mapping[str, Found]) -> Self | None:
+        """Return the account in these settings; None for none. Raises ConfigInvalid."""
+        keys = ("access_key", "secret_key")
+        given = next((found[key] for key in keys if key in found), None)
+        if given is None:
             return None
-        if not access_key or not secret_key:
-            missing = names[0] if not access_key else names[1]
-            raise ConfigInvalid(f"{missing} is not set, but the other key is; set both or none")
-        version = os.environ.get("ROCKETMQ_SIGNATURE_VERSION") or "1"
-        if version not in ("1", "2"):
-            raise ConfigInvalid(f"ROCKETMQ_SIGNATURE_VERSION is {version!r}; choose 1 or 2")
+        for key, other in (keys, keys[::-1]):
+            if key not in found:
+                names = given.source.names
+                raise ConfigInvalid(f"{names[key]} is not set, but {names[other]} is; set both or none")
+        version, token = found.get("signature_version"), found.get("security_token")
+        if version is not None and version.value not in ("1", "2"):
+            name = version.source.names["signature_version"]
+            raise ConfigInvalid(f"{name} is {version.value!r}; choose 1 or 2")
         return cls(
-            access_key=access_key,
-            secret_key=secret_key,
-            security_token=token or None,
-            signature_version=1 if version == "1" else 2,
+            access_key=found["access_key"].value,
+            secret_key=found["secret_key"].value,
+            security_token=token.value if token is not None else None,
+            signature_version=2 if version is not None and version.value == "2" else 1,
         )
 
     def signer(self) -> Signer:
@@ -331,7 +340,7 @@ class ClientConfig:
 
     namesrv: str = ""
     """Addresses of name servers, separated by ``;`` or ``,``, or ``embedded:``, which may have a path and
-    options (``embedded:///path?slaves=1``). Empty: the environment variable ROCKETPY_NAMESRV, then
+    options (``embedded:///path?slaves=1``). Empty: those of the environment, ROCKETPY_NAMESRV, then
     NAMESRV_ADDR. RocketMQ's VIP channel is not used. RocketMQ: namesrvAddr."""
     instance_name: str = ""
     """Second part of the client id ``ip@name``; processes with one IP address need different ones. Empty: the
@@ -354,16 +363,21 @@ class ClientConfig:
     ssl: Tls | None = field(default=None, repr=False)
     """For tls:// addresses: trusted authorities and the client certificate, as `TlsFiles`, which are reloaded
     when they change, or as a context. Rejected when name servers are at plain addresses. None: that of
-    `channel`, or the authorities that the system trusts.
+    `channel`, or those of the environment (ROCKETPY_TLS_CA and others), or the authorities that the system
+    trusts.
     RocketMQ: tls.client.*."""
     namespace: str = ""
     """Prefix of the names of topics and groups on the wire, ``namespace%topic``, so that several tenants can
-    share brokers. Applications see names without it. RocketMQ: namespace."""
+    share brokers. Applications see names without it. Empty: that of the environment, ROCKETPY_NAMESPACE, or
+    none. RocketMQ: namespace."""
     credentials: Credentials | None = None
     """Keys that sign every request. None: those of the environment (`Credentials.from_environment`), if any.
     RocketMQ: the AclClientRPCHook given to a client."""
     rpc_hooks: tuple[RpcHook, ...] = ()
     """Called with requests and responses; they disable the fast path of sends. RocketMQ: RPCHook."""
+    trust_env: bool = True
+    """Whether the environment gives what is not set here: name servers, account, namespace and TLS files.
+    RocketMQ: none."""
 
     __getstate__ = get_fields
     __setstate__ = set_fields
@@ -383,6 +397,44 @@ class ClientConfig:
     def at(self, namesrv: str | None) -> Self:
         """Return a copy with other name servers; None keeps the current ones."""
         return self if namesrv is None else replace(self, namesrv=namesrv)
+
+
+def resolve(config: ClientConfig, sources: Iterable[Source] | None = None) -> ClientConfig:
+    """Return a copy in which other sources give what is not set; it does not read the environment again.
+
+    sources: None for the environment, if the settings trust it. Raises ConfigInvalid.
+    """
+    if sources is None:
+        sources = environment_sources() if config.trust_env else ()
+    found = find_settings(sources)
+    return replace(
+        config,
+        namesrv=config.namesrv or value_of(found, "namesrv"),
+        namespace=config.namespace or value_of(found, "namespace"),
+        credentials=config.credentials or Credentials.of_settings(found),
+        ssl=config.ssl or config.channel.ssl or tls_files(found),
+        trust_env=False,
+    )
+
+
+def value_of(found: Mapping[str, Found], setting: str) -> str:
+    """Return the text of a setting; empty if no source gives it."""
+    return found[setting].value if setting in found else ""
+
+
+def tls_files(found: Mapping[str, Found]) -> TlsFiles | None:
+    """Return the TLS files in these settings; None for none. Raises ConfigInvalid."""
+    given: dict[str, Any] = {
+        argument: found[setting].value for setting, argument in TLS_SETTINGS.items() if setting in found
+    }
+    if not given:
+        return None
+    used = [found[setting].source for setting in TLS_SETTINGS if setting in found]
+    names = {
+        argument: (found[setting].source if setting in found else used[0]).names[setting]
+        for setting, argument in TLS_SETTINGS.items()
+    }
+    return TlsFiles(**given, names=names)
 
 
 def config_of(name: str, given: C | None, kind: type[C]) -> C:

@@ -253,7 +253,7 @@ class RouteNotFound(RocketError):
     default_retry = Retry.REFRESH_ROUTE
 
 
-_KEYS: Final = "ClientConfig.credentials, or ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY"
+_KEYS: Final = "ClientConfig.credentials, or ROCKETPY_ACCESS_KEY and ROCKETPY_SECRET_KEY"
 _KEY_ADVICE: Final = {
     "No accessKey is configured": f"give the keys of an account: {_KEYS}",
     "username cannot be null": f"give the keys of an account: {_KEYS}",

@@ -23,10 +23,10 @@ from rocketpy.client import client_ids
 from rocketpy.client.connections import ConnectionPool, OpenCallback, PeerConnection
 from rocketpy.client.embedded_lease import Lease, is_embedded, lease
 from rocketpy.client.heartbeats import Heartbeats
-from rocketpy.client.name_servers import NameServers, namesrv_of_environment, require_tls, split_addresses
+from rocketpy.client.name_servers import NameServers, require_tls, split_addresses
 from rocketpy.client.namespace import wrap
 from rocketpy.client.route_cache import RouteCache
-from rocketpy.config import CODECS, ClientConfig, Credentials
+from rocketpy.config import CODECS, ClientConfig, resolve
 from rocketpy.errors import (
     ClientClosed,
     ConfigInvalid,
@@ -59,7 +59,7 @@ class ClientInstance:
         """The local IP address, packed."""
         self.client_id: str = ""
         self.tasks: Tasks = Tasks("the client")
-        options = replace(config.channel, codec=CODECS[config.codec], ssl=config.ssl or config.channel.ssl)
+        options = replace(config.channel, codec=CODECS[config.codec], ssl=config.ssl)
         self.connections: ConnectionPool = ConnectionPool(
             self.tasks,
             options,
@@ -92,11 +92,7 @@ class ClientInstance:
         wait: whether to wait until a name server responds, at most `request_timeout_ms`. Raises
         ConfigInvalid, and TransportError when no name server responds.
         """
-        config = replace(
-            config,
-            namesrv=config.namesrv or namesrv_of_environment(),
-            credentials=config.credentials or Credentials.from_environment(),
-        )
+        config = resolve(config)
         instances = _instances.setdefault(asyncio.get_running_loop(), {})
         client = instances.get(config)
         if client is None:

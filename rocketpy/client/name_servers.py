@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import Final, TypeVar
 
 from rocketpy.client.connections import ConnectionPool, PeerConnection
 from rocketpy.client.routing.routes import check_route
+from rocketpy.environment import VARIABLES, no_name_server
 from rocketpy.errors import (
     BrokerError,
     ConfigInvalid,
@@ -57,11 +57,6 @@ _SYSTEM_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", RETRY_TOPIC_PREFIX, DLQ_TOPIC
 """Topics that brokers create for themselves. Source: RocketMQ TopicConfigManager, TopicValidator."""
 
 
-def namesrv_of_environment() -> str:
-    """Return the addresses of the environment, as the command ``rocketpy`` reads them; empty without any."""
-    return os.environ.get("ROCKETPY_NAMESRV") or os.environ.get("NAMESRV_ADDR", "")
-
-
 def split_addresses(text: str, *, tls: bool = False) -> tuple[str, ...]:
     """Split addresses of name servers at ``;``, ``,`` or white space.
 
@@ -75,9 +70,7 @@ def split_addresses(text: str, *, tls: bool = False) -> tuple[str, ...]:
     """
     addresses = [check_scheme(Address.parse(part)) for part in re.split(r"[;,\s]+", text) if part]
     if not addresses:
-        raise ConfigInvalid(
-            "no name server: pass namesrv='host:9876', or set ROCKETPY_NAMESRV or NAMESRV_ADDR"
-        )
+        raise ConfigInvalid(no_name_server("namesrv='host:9876'"))
     if tls:
         addresses = [replace(found, scheme="tls") if found.scheme == "tcp" else found for found in addresses]
     if len({found.scheme == "tls" for found in addresses}) > 1:
@@ -92,7 +85,8 @@ def require_tls(addresses: tuple[str, ...]) -> None:
     for address in addresses:
         if "://" not in address:
             raise ConfigInvalid(
-                f"ssl is set, and name server {address} would be reached without TLS; write tls://{address}"
+                f"TLS files are set (ssl, {VARIABLES['tls_ca']} or a profile's tls_ca), and name server "
+                f"{address} would be reached without TLS; write tls://{address}"
             )
 
 

@@ -24,6 +24,7 @@ from rocketpy.config import (
     check_number,
     check_timeout,
     config_of,
+    resolve,
 )
 from rocketpy.errors import ClientClosed, UsageError
 from rocketpy.hooks import SendCheck, SendListener
@@ -564,7 +565,7 @@ class Producer(AdminApi):
 
 def create_trace(config: MessageTraceConfig, client: ClientConfig) -> MessageTrace:
     """Return a message trace with a producer of its own. client: of the traced producer or consumer."""
-    own = replace(client, namespace="")
+    own = replace(resolve(client), namespace="")
     return MessageTrace(config, Producer(TRACE_GROUP, config=SENDING, client=own, telemetry=False))
 
 

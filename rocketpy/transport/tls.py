@@ -81,6 +81,17 @@ class TlsFiles:
         self._context = self._load()
         self._problem = ""
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both mean the same files, so that clients with equal settings share their connections."""
+        return self._identity == other._identity if isinstance(other, TlsFiles) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @property
+    def _identity(self) -> tuple[object, ...]:
+        return (tuple(self._paths.items()), self._password, self._is_server, self.verify_mode)
+
     @property
     def context(self) -> ssl.SSLContext:
         """The context for a new connection, from the last usable content of the files."""

@@ -4,7 +4,7 @@
 latter works with RocketMQ's peers, too, which report only the leader. Peers that set dLegerSecret respond
 only if -c names a broker.conf with the same secret. Exit status 0: every group has a leader, all its peers
 respond, and none has a problem. 1: otherwise, or no group was found. 2: the configuration is invalid, or no
-name server responds. Brokers with access control need ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY in the
+name server responds. Brokers with access control need ROCKETPY_ACCESS_KEY and ROCKETPY_SECRET_KEY in the
 environment.
 """
 
@@ -19,6 +19,7 @@ from rocketpy.errors import ConfigInvalid
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.cli.ha import (
     EXIT_UNKNOWN,
+    NAMESRV_HELP,
     add_status_options,
     given_name_servers,
     name_servers,
@@ -39,13 +40,13 @@ def add_dledger_commands(commands: Any) -> None:
     text = "show leaders, terms, and the progress of peers"
     status = actions.add_parser("status", help=text, description=text)
     target = status.add_mutually_exclusive_group()
-    target.add_argument("--namesrv", metavar="ADDR", help="query all its brokers; default: NAMESRV_ADDR")
+    target.add_argument("--namesrv", metavar="ADDR", help=NAMESRV_HELP)
     target.add_argument("-c", "--config", metavar="FILE", help="query the peers in a broker.conf")
     target.add_argument("--peers", metavar="PEERS", help="query these peers: n0-host:port;n1-host:port;…")
     status.add_argument("--group", metavar="NAME", help="dLegerGroup of --peers")
     add_status_options(status)
     status.set_defaults(
-        action=lambda options: print_status(options, _reports, _empty_text(options), _table, _has_problems)
+        action=lambda options: print_status(options, _reports, _empty_text, _table, _has_problems)
     )
     text = "not supported: DLedger 0.1 cannot transfer leadership"
     transfer = actions.add_parser("transfer", help=text, description=text)

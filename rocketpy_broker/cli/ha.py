@@ -3,14 +3,13 @@
 It works with RocketMQ's brokers, too, which report only the end of their logs. Exit status 0: every broker
 responds, every slave of rocketpy copies its master, and every SYNC_MASTER of rocketpy has a slave that keeps
 up. 1: otherwise, or no broker is registered. 2: no name server responds, or its address is invalid. Brokers
-with access control need ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY in the environment.
+with access control need ROCKETPY_ACCESS_KEY and ROCKETPY_SECRET_KEY in the environment.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -18,6 +17,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from rocketpy.client.name_servers import split_addresses
+from rocketpy.config import value_of
+from rocketpy.environment import (
+    ROCKETMQ_VARIABLES,
+    VARIABLES,
+    environment_sources,
+    find_settings,
+    no_name_server,
+)
+from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import MASTER_ID
 from rocketpy.runtime.text import escape_json, printable
 from rocketpy.transport import Address
@@ -26,6 +34,10 @@ from rocketpy_broker.replication.ha_status import BrokerReport, find_brokers, qu
 
 R = TypeVar("R")
 
+NAMESRV_HELP = (
+    "query the brokers that these know; "
+    f"default: {VARIABLES['namesrv']}, then {ROCKETMQ_VARIABLES['namesrv']}"
+)
 EXIT_PROBLEMS = 1
 EXIT_UNKNOWN = 2
 _COLUMNS = ("BROKER", "ID", "ADDRESS", "ROLE", "EPOCH", "LOG ENDS", "LAG", "SLAVES", "STATE")
@@ -39,11 +51,11 @@ def add_ha_commands(commands: Any) -> None:
     text = "show roles, log ends, lag and states of brokers"
     status = actions.add_parser("status", help=text, description=text)
     targets = status.add_mutually_exclusive_group()
-    targets.add_argument("--namesrv", metavar="ADDR", help="query all its brokers; default: NAMESRV_ADDR")
+    targets.add_argument("--namesrv", metavar="ADDR", help=NAMESRV_HELP)
     targets.add_argument("--broker", metavar="ADDR", help="query only this broker")
     add_status_options(status)
     status.set_defaults(
-        action=lambda options: print_status(options, _replicas, _empty_text(options), _table, _has_problems)
+        action=lambda options: print_status(options, _replicas, _empty_text, _table, _has_problems)
     )
 
 
@@ -57,18 +69,18 @@ def add_status_options(status: argparse.ArgumentParser) -> None:
 def print_status(
     options: argparse.Namespace,
     query: Callable[[argparse.Namespace], Awaitable[Sequence[R]]],
-    when_empty: str,
+    when_empty: Callable[[argparse.Namespace], str],
     table: Callable[[Sequence[R]], Sequence[Sequence[str]]],
     has_problems: Callable[[Sequence[R]], bool],
 ) -> int:
-    """Print the reports of brokers; return the exit status. when_empty: the error text without any report."""
+    """Print the reports of brokers; return the exit status. when_empty: the error text without any."""
 
     async def run() -> Sequence[R]:
         return await query(options)
 
     reports = asyncio.run(run())
     if not reports:
-        print(f"rocketpy-broker {options.command}: {when_empty}", file=sys.stderr)
+        print(f"rocketpy-broker {options.command}: {when_empty(options)}", file=sys.stderr)
         return EXIT_PROBLEMS
     if options.json:
         for report in reports:
@@ -82,8 +94,11 @@ def print_status(
 
 
 def given_name_servers(options: argparse.Namespace) -> str:
-    """Return the name servers in the options or the environment; empty for none."""
-    return options.namesrv or os.environ.get("NAMESRV_ADDR", "")
+    """Return the name servers in the options or the environment. Raises ConfigInvalid without any."""
+    given = options.namesrv or value_of(find_settings(environment_sources()), "namesrv")
+    if not given:
+        raise ConfigInvalid(no_name_server("--namesrv host:9876"))
+    return str(given)
 
 
 def name_servers(options: argparse.Namespace) -> list[Address]:

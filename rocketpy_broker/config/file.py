@@ -8,7 +8,6 @@ server: a misspelt key of access control or TLS, or a key with invisible charact
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +15,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from rocketpy.config import Credentials
+from rocketpy.config import Credentials, tls_files
+from rocketpy.environment import Found, environment_sources, find_settings
 from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.java import trim
 from rocketpy.runtime.text import did_you_mean
@@ -88,7 +88,8 @@ def load_broker_config(
 ) -> BrokerConfig:
     """Return the configuration of a broker.
 
-    Without namesrvAddr in the file and the overrides, the environment's NAMESRV_ADDR applies.
+    The environment gives name servers, account and TLS files of the broker's own connections that neither
+    the file nor the overrides give (`rocketpy.environment`).
 
     Args:
         path: A broker.conf; None for the defaults.
@@ -103,10 +104,11 @@ def load_broker_config(
     values, places = _collect(settings, {**LISTEN_KEYS, **BROKER_KEYS, **STORE_KEYS})
     with _naming_place(places):
         registration = values["registration"]
-        registration["credentials"] = _credentials(values["listen"])
-        registration["ssl"] = client_files(values["listen"])
-        if "namesrv" not in registration and os.environ.get("NAMESRV_ADDR"):
-            registration["namesrv"] = BROKER_KEYS["namesrvAddr"].read(os.environ["NAMESRV_ADDR"])
+        found = find_settings(environment_sources())
+        registration["credentials"] = _credentials(found, values["listen"])
+        registration["ssl"] = client_files(values["listen"]) or tls_files(found)
+        if "namesrv" not in registration and "namesrv" in found:
+            registration["namesrv"] = BROKER_KEYS["namesrvAddr"].read(found["namesrv"].value)
         store = {name: config(**values[name]) for name, config in STORE_GROUPS.items()}
         return BrokerConfig(
             listen=listen_config(values["listen"], DEFAULT_BROKER_PORT, path),
@@ -118,12 +120,12 @@ def load_broker_config(
         )
 
 
-def _credentials(listen: Mapping[str, Any]) -> Credentials | None:
+def _credentials(found: Mapping[str, Found], listen: Mapping[str, Any]) -> Credentials | None:
     """Return the account in the environment. It signs as the broker requires of its clients."""
-    found = Credentials.from_environment()
-    if found is None or not listen.get("requires_signature_v2"):
-        return found
-    return replace(found, signature_version=2)
+    account = Credentials.of_settings(found)
+    if account is None or not listen.get("requires_signature_v2"):
+        return account
+    return replace(account, signature_version=2)
 
 
 def load_namesrv_config(

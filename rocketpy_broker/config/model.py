@@ -160,10 +160,10 @@ class RegistrationConfig(CheckedSettings):
     read from it (fixed in RocketMQ)."""
     credentials: Credentials | None = None
     """Account of the broker at name servers with access control. A broker.conf has no key for it; the
-    environment has ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY."""
+    environment has ROCKETPY_ACCESS_KEY and ROCKETPY_SECRET_KEY (`rocketpy.environment`)."""
     ssl: Tls | None = field(default=None, repr=False)
-    """tls.client.*: for connections to name servers, masters and peers with tls://. None: the certificate
-    authorities of this machine, and no client certificate."""
+    """tls.client.*, or the environment's ROCKETPY_TLS_CA and others: for connections to name servers, masters
+    and peers with tls://. None: the certificate authorities of this machine, and no client certificate."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "period_ms", min(max(self.period_ms, 10_000), 60_000))

@@ -24,7 +24,11 @@ from rocketpy_broker.replication.dledger.core.messages import (
     read_response,
     to_request,
 )
-from rocketpy_broker.replication.ha_status import find_broker_addresses, query_runtime_info
+from rocketpy_broker.replication.ha_status import (
+    environment_options,
+    find_broker_addresses,
+    query_runtime_info,
+)
 
 _TIMEOUT_MS: Final = 3000
 
@@ -99,20 +103,22 @@ async def query_peers(
 ) -> list[PeerReport]:
     """Query the leader at each peer's own port. An error is the `problem` of the peer.
 
-    secret: dLegerSecret. self_id: dLegerSelfId of the configuration that has the secret.
+    options: None for the TLS files in the environment. secret: dLegerSecret. self_id: dLegerSelfId of the
+    configuration that has the secret.
     """
     key = (secret, self_id)
+    options = options or environment_options()
     return await asyncio.gather(
         *(_query_peer(group, peer, peers[peer], options, key) for peer in sorted(peers))
     )
 
 
 async def _query_peer(
-    group: str, peer: str, address: Address, options: ChannelOptions | None, key: tuple[str, str]
+    group: str, peer: str, address: Address, options: ChannelOptions, key: tuple[str, str]
 ) -> PeerReport:
     report = PeerReport(group=group, peer=peer, address=str(address))
     try:
-        channel = await connect(address, ClientOnlyEndpoint(), options or ChannelOptions())
+        channel = await connect(address, ClientOnlyEndpoint(), options)
         secret, self_id = key
         try:
             if secret:

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from rocketpy.config import Credentials
-from rocketpy.errors import RemoteProtocolError, RocketError
+from rocketpy.config import Credentials, tls_files
+from rocketpy.environment import environment_sources, find_settings, no_name_server
+from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.protocol.bodies import ClusterInfo, KVTable
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.transport import Address, ChannelOptions
@@ -124,6 +125,11 @@ def _read(replica: BrokerReport, table: Mapping[str, str]) -> BrokerReport:
     )
 
 
+def environment_options() -> ChannelOptions:
+    """Return options with the TLS files in the environment, if there are any. Raises ConfigInvalid."""
+    return ChannelOptions(ssl=tls_files(find_settings(environment_sources())))
+
+
 async def _first_response(
     namesrv: Sequence[Address], options: ChannelOptions | None
 ) -> tuple[ClusterInfo, Address]:
@@ -134,12 +140,15 @@ async def _first_response(
             return ClusterInfo.decode(body), server
         except RocketError as error:
             failure = error
-    raise failure if failure is not None else RemoteProtocolError("no name server is configured")
+    raise failure if failure is not None else ConfigInvalid(no_name_server("namesrvAddr"))
 
 
 async def _request(address: Address, code: int, options: ChannelOptions | None) -> bytes:
-    """Send one request, signed with the keys in the environment, if there are any; return its body."""
-    client = RemotingClient(address, Credentials.from_environment(), options or ChannelOptions())
+    """Send one request, signed with the keys in the environment, if there are any; return its body.
+
+    options: None for those with the TLS files in the environment.
+    """
+    client = RemotingClient(address, Credentials.from_environment(), options or environment_options())
     try:
         return await client.request(code)
     finally:

@@ -59,7 +59,7 @@ _TRUSTED: Final = ""
 """Account name of a connection from an address on the allow list."""
 _V2_NEEDED: Final = (
     "Signature version 2 is required here (aclSignatureV2Required=true), which RocketMQ's clients do not "
-    "have; sign with Credentials(signature_version=2) or ROCKETMQ_SIGNATURE_VERSION=2"
+    "have; sign with Credentials(signature_version=2) or ROCKETPY_SIGNATURE_VERSION=2"
 )
 
 

@@ -155,7 +155,7 @@ def test_an_empty_frame_sends_nothing(spark: Any, place: Place, write: Write) ->
         ("tags string", {}, "column 'body' is missing"),
         ("body string", {"topick": "x"}, "did you mean topic?"),
         ("body string", {"batchSize": "0"}, "option batchSize is 0"),
-        ("body string", {"nameServer": ""}, "option nameServer is missing"),
+        ("body string", {"nameServer": ""}, "no name server: pass the option nameServer"),
         ("body string", {"compression": "rar"}, "choose one of none, zlib, lz4, zstd"),
         ("body string", {"maxMessageBytes": "1000000000"}, "option maxMessageBytes is 1000000000"),
         (

@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
+import trustme
 
 from pyspark_rocketmq import DataLoss, RowNotSent, use_java
 from pyspark_rocketmq.clients import freeze_modules
@@ -49,6 +50,7 @@ from pyspark_rocketmq.sink import Report, TaskId, send_rows
 from pyspark_rocketmq.source import read_ranges
 from pyspark_rocketmq.spark_version import ReadAllAvailable, ReadMaxRows
 from rocketpy import Message
+from rocketpy.config import resolve
 from rocketpy.errors import ConfigInvalid, Retry, RocketError
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
@@ -62,7 +64,7 @@ from rocketpy.protocol.message import properties
 from rocketpy.protocol.message.batch import decode_batch
 from rocketpy.protocol.message.record import encode_record, host_bytes
 from rocketpy.protocol.remoting.command import Command
-from rocketpy.transport import Channel
+from rocketpy.transport import Channel, TlsFiles
 from tests.integration.client.test_error_texts import expect_short
 from tests.integration.sdk_peers import SENDS, Names, Peer, Script, refuses, stored
 from tests.otel.recorder import Recorder, traceparent
@@ -307,24 +309,75 @@ def test_name_servers_with_different_transports_are_rejected(servers: str, tls: 
 @pytest.mark.parametrize("name", ["tlsCaFile", "tlsCertFile", "tlsKeyFile"])
 def test_an_invalid_tls_file_is_named(tmp_path: Path, name: str, fault: str) -> None:
     """Python's error names neither the missing file nor the machine."""
-    given = {"nameServer": "127.0.0.1:1", "topic": "T", "tls": "true"}
-    for other in ("tlsCertFile", "tlsKeyFile") if name != "tlsCaFile" else ():
-        (tmp_path / other).touch()
-        given[other] = str(tmp_path / other)
-    path = tmp_path / name
-    path.touch()
-    given[name] = str(path)
-    if fault == "away":
-        path.unlink()
-        words = f"option {name} is '{path}', which cannot be read on this machine: No such file"
-    else:
-        words = {"tlsCaFile": "option tlsCaFile"}.get(name, "options tlsCertFile and tlsKeyFile")
+    authority = trustme.CA()
+    certificate = authority.issue_cert("spark")
+    authority.cert_pem.write_to_path(tmp_path / "tlsCaFile")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "tlsCertFile")
+    certificate.private_key_pem.write_to_path(tmp_path / "tlsKeyFile")
+    files = {each: str(tmp_path / each) for each in ("tlsCaFile", "tlsCertFile", "tlsKeyFile")}
+    given = {"nameServer": "127.0.0.1:1", "topic": "T", "tls": "true", **files}
+    (tmp_path / name).unlink()
+    if fault == "empty":
+        (tmp_path / name).touch()
+    reason = {"away": "cannot be read", "empty": "has no"}[fault]
+    words = f"on host .+: option {name} {tmp_path / name} {reason}"
     source = SourceOptions.read(given, streaming=False)  # the driver's machine may lack the files
     with pytest.raises(ConfigInvalid, match=words):
         BatchReader(BODY, source).partitions()
     columns = Columns([("body", "string")], SinkOptions.read(given))
     with pytest.raises(ConfigInvalid, match=words):
         send_rows([rows_of(3)], columns, SinkOptions.read(given), PLACE)
+
+
+ENVIRONMENT = {
+    "ROCKETPY_NAMESRV": "tls://variable:1",
+    "NAMESRV_ADDR": "other:1",
+    "ROCKETPY_ACCESS_KEY": "key-of-variable",
+    "ROCKETPY_SECRET_KEY": "secret",
+    "ROCKETPY_NAMESPACE": "shop",
+}
+
+
+def test_the_environment_of_the_driver_gives_what_options_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job would use another cluster or tenant than other programs, or its tasks another than the driver."""
+    ca = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(ca)
+    for name, value in {**ENVIRONMENT, "ROCKETPY_TLS_CA": str(ca)}.items():
+        monkeypatch.setenv(name, value)
+    keys = {"accessKey": "key-of-option", "secretKey": "s"}
+    given = {"nameServer": "tls://option:1", "namespace": "other", **keys}
+    from_options = Connection.read(Options(given))
+    from_environment = Connection.read(Options({"topic": "T"}))
+    for name in (*ENVIRONMENT, "ROCKETPY_TLS_CA"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("ROCKETPY_NAMESPACE", "of the executor")
+    found = [
+        (config.namesrv, config.namespace, config.credentials and config.credentials.access_key)
+        for config in map(resolve, (from_options.client_config(), from_environment.client_config()))
+    ]
+    assert found == [
+        ("tls://option:1", "other", "key-of-option"),
+        ("tls://variable:1", "shop", "key-of-variable"),
+    ]
+    assert from_environment.client_config().ssl == TlsFiles(trust_cert_path=ca)
+
+
+def test_without_name_servers_the_error_says_how_to_give_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user would not know that variables exist."""
+    monkeypatch.delenv("ROCKETPY_NAMESRV", raising=False)
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    says = "pass the option nameServer, or set ROCKETPY_NAMESRV or NAMESRV_ADDR"
+    with pytest.raises(ConfigInvalid, match=says):
+        Connection.read(Options({"topic": "T"}))
+
+
+def test_tls_files_of_the_environment_need_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows would be sent in plain text, although the machine is set up for TLS."""
+    monkeypatch.setenv("ROCKETPY_TLS_CA", "ca.pem")
+    with pytest.raises(ConfigInvalid, match="ROCKETPY_TLS_CA requires option tls=true"):
+        Connection.read(Options({"nameServer": "a:1"}))
 
 
 async def test_a_workers_tasks_share_a_connection() -> None:

@@ -107,5 +107,5 @@ def test_errors_of_access_control_say_how_to_give_keys(remark: str, says: str) -
     """A user would search the documentation for the names of the settings."""
     error = BrokerError(1, remark, "broker-a")
     assert says in str(error)
-    assert "ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY" in str(error)
+    assert "ROCKETPY_ACCESS_KEY and ROCKETPY_SECRET_KEY" in str(error)
     assert error.remark == remark

@@ -103,17 +103,8 @@ COMPARED = re.compile(r"signature|proof|hmac|digest|secret", re.IGNORECASE)
 NOT_CREDENTIALS = {
     ("rocketpy/config.py", "self.signature_version == 1"): "a number that is set",
     ("rocketpy/transport/tls.py", "found == self._signature"): "whether files have changed",
-    ("integrations/spark/pyspark_rocketmq/options.py", "self.signature_version == 1"): "a number that is set",
-    (
-        "integrations/spark/pyspark_rocketmq/options.py",
-        "self.signature_version == 2",
-    ): "a number that is set",
     ("rocketpy/protocol/remoting/acl.py", "name != SIGNATURE"): "the name of a field",
     ("rocketpy/protocol/remoting/acl.py", "name != SIGNATURE_V2"): "the name of a field",
-    (
-        "integrations/spark/pyspark_rocketmq/options.py",
-        "bool(self.access_key) != bool(self.secret_key)",
-    ): "whether both are set",
     (
         "rocketpy_broker/replication/dledger/authentication.py",
         "request.code != (HandshakeCode.PROVE if is_proof else HandshakeCode.HELLO)",

@@ -12,7 +12,8 @@ namespace = "shop"
 tls_ca = "/etc/rocketpy/ca.pem"
 ```
 
-Each field has an environment variable, such as ROCKETPY_NAMESRV, which overrides the file.
+Each field has an environment variable, such as ROCKETPY_NAMESRV, which overrides the file. Clients in
+programs read the variables, but no profiles (decision 0031).
 """
 
 from __future__ import annotations
@@ -24,29 +25,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from rocketpy.config import ClientConfig, Credentials
+from rocketpy.config import ClientConfig, resolve
+from rocketpy.environment import SETTINGS, Source, environment_sources
 from rocketpy.errors import ConfigInvalid
-from rocketpy.transport import TlsFiles
 
 DEFAULT_PROFILE: Final = "default"
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 """The address of the name server that `rocketpy dev` starts."""
-_TLS: Final = {
-    "tls_ca": "trust_cert_path",
-    "tls_cert": "cert_path",
-    "tls_key": "key_path",
-    "tls_key_password_file": "key_password_file",
-}
-"""Fields of a profile -> arguments of `TlsFiles`."""
-_FIELDS: Final = (
-    "namesrv",
-    "access_key",
-    "secret_key",
-    "security_token",
-    "signature_version",
-    "namespace",
-    *_TLS,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +50,15 @@ class Cluster:
 
 
 def find_cluster(namesrv: str | None, profile: str | None, environment: Mapping[str, str]) -> Cluster:
-    """Return the cluster to use. The command line overrides the environment, which overrides the profile.
+    """Return the cluster to use. Each setting comes from the first source that gives it.
+
+    The sources are the command line, rocketpy's variables, the profile, and RocketMQ's variables.
 
     Args:
         namesrv: The name servers from the command line.
         profile: The profile from the command line. None: ROCKETPY_PROFILE, or the profile ``default`` if it
             exists.
-        environment: Variables of the process. NAMESRV_ADDR is used if nothing else gives an address.
+        environment: Variables of the process.
 
     Raises:
         ConfigInvalid: The file cannot be read, has no such profile, or a field is invalid.
@@ -79,45 +66,13 @@ def find_cluster(namesrv: str | None, profile: str | None, environment: Mapping[
     name = profile or environment.get("ROCKETPY_PROFILE") or None
     found = _read_profile(name, environment)
     used = name or (DEFAULT_PROFILE if found is not None else "")
-    fields = dict(found or {})
-    for field in _FIELDS:
-        if value := environment.get(f"ROCKETPY_{field.upper()}"):
-            fields[field] = value
-    address = namesrv or fields.get("namesrv") or environment.get("NAMESRV_ADDR") or DEFAULT_NAMESRV
-    client = ClientConfig(
-        namesrv=address,
-        namespace=fields.get("namespace", ""),
-        credentials=_credentials(fields),
-        ssl=_tls(fields),
+    names = {setting: f"{setting} of profile {used}" for setting in SETTINGS}
+    own, rocketmq = environment_sources(environment)
+    default = Source({"namesrv": DEFAULT_NAMESRV}, {})
+    client = resolve(
+        ClientConfig(namesrv=namesrv or ""), (own, Source(found or {}, names), rocketmq, default)
     )
     return Cluster(client, used)
-
-
-def _credentials(fields: Mapping[str, str]) -> Credentials | None:
-    """Return the account of a profile. None: the client uses its own environment variables."""
-    if not fields.get("access_key") and not fields.get("secret_key"):
-        return None
-    version = fields.get("signature_version", "1")
-    if version not in ("1", "2"):
-        raise ConfigInvalid(f"signature_version is {version!r}; choose 1 or 2")
-    return Credentials(
-        access_key=fields.get("access_key", ""),
-        secret_key=fields.get("secret_key", ""),
-        security_token=fields.get("security_token") or None,
-        signature_version=1 if version == "1" else 2,
-    )
-
-
-def _tls(fields: Mapping[str, str]) -> TlsFiles | None:
-    if not fields.keys() & _TLS.keys():
-        return None
-    return TlsFiles(
-        trust_cert_path=fields.get("tls_ca"),
-        cert_path=fields.get("tls_cert"),
-        key_path=fields.get("tls_key"),
-        key_password_file=fields.get("tls_key_password_file"),
-        names={argument: field for field, argument in _TLS.items()},
-    )
 
 
 def profiles_path(environment: Mapping[str, str]) -> Path:
@@ -145,9 +100,9 @@ def _read_profile(name: str | None, environment: Mapping[str, str]) -> dict[str,
         known = ", ".join(key for key, value in profiles.items() if isinstance(value, dict)) or "none"
         raise ConfigInvalid(f"{path} has no profile [{name or DEFAULT_PROFILE}]; it has {known}")
     for field, value in profile.items():
-        if field not in _FIELDS:
-            near = get_close_matches(field, _FIELDS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(_FIELDS)}"
+        if field not in SETTINGS:
+            near = get_close_matches(field, SETTINGS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(SETTINGS)}"
             raise ConfigInvalid(
                 f"{path}: profile {name or DEFAULT_PROFILE} has the unknown field {field}; {hint}"
             )

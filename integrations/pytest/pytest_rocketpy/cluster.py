@@ -96,7 +96,10 @@ class RocketMQ:
     def __init__(self, servers: ClusterThread, namespace: str) -> None:
         self._servers = servers
         self.client: Final = ClientConfig(
-            namesrv=servers.cluster.namesrv_address, namespace=namespace, route_refresh_ms=1000
+            namesrv=servers.cluster.namesrv_address,
+            namespace=namespace,
+            route_refresh_ms=1000,
+            trust_env=False,  # keys and TLS files of a developer's own cluster have no place in a test
         )
         """Settings for producers and consumers, ``Producer("orders", client=rocketmq.client)``."""
         self._stored = StoredMessages(servers.cluster, namespace)

@@ -7,15 +7,14 @@ otherwise be ignored silently.
 from __future__ import annotations
 
 import logging
+import platform
 import re
-import ssl
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from hashlib import sha256
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark_rocketmq.offsets import (
     EARLIEST,
@@ -37,13 +36,23 @@ from rocketpy import (
     Sql,
 )
 from rocketpy.client.name_servers import split_addresses
+from rocketpy.config import value_of
 from rocketpy.consumer.fetch.subscription import Expression
+from rocketpy.environment import (
+    TLS_SETTINGS,
+    Found,
+    Source,
+    environment_sources,
+    find_settings,
+    no_name_server,
+)
 from rocketpy.errors import ConfigInvalid, MessageInvalid
 from rocketpy.message import check_group, check_topic
 from rocketpy.message.message import check_properties
 from rocketpy.protocol.java import trim
 from rocketpy.protocol.message.checksum import BODY_CHECKSUMS
 from rocketpy.protocol.remoting.frame import MAX_FRAME_BYTES
+from rocketpy.transport import TlsFiles
 
 ROW_ID_PROPERTY: Final = "SPARK_ROW_ID"
 """Default name of the property with the row id; see `dedupe`."""
@@ -55,6 +64,18 @@ _SPARK_OPTIONS: Final = frozenset(
 """Options for Spark itself and properties of its tables, which the data source ignores."""
 _TABLE_PREFIX: Final = "option."
 """Prefix of options of CREATE TABLE. Spark passes each of them twice, with and without the prefix."""
+_SETTINGS: Final = {
+    "namesrv": "nameServer",
+    "access_key": "accessKey",
+    "secret_key": "secretKey",
+    "security_token": "securityToken",
+    "signature_version": "signatureVersion",
+    "namespace": "namespace",
+    "tls_ca": "tlsCaFile",
+    "tls_cert": "tlsCertFile",
+    "tls_key": "tlsKeyFile",
+}
+"""Setting of `rocketpy.environment` -> option. The environment may give these, too."""
 _TRACE_CONTEXT: Final = ("traceparent", "tracestate", "baggage")
 _NO_COMPRESSION_BYTES: Final = 1 << 40
 """A threshold above the size of any body, so that none is compressed."""
@@ -165,18 +186,17 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Connection to the servers. A plain value: it is pickled for executors."""
+    """Connection to the servers. A plain value: it is pickled for executors.
+
+    The driver reads its environment for what the options do not give, so that all tasks use the same cluster.
+    """
 
     name_server: str
     namespace: str
-    access_key: str
-    secret_key: str
-    security_token: str
-    signature_version: int
-    tls: bool
-    tls_ca_file: str
-    tls_cert_file: str
-    tls_key_file: str
+    credentials: Credentials | None
+    """None: those of the environment of each process that connects, if any."""
+    tls_files: tuple[tuple[str, str, str], ...]
+    """Arguments of `TlsFiles`: name, path, and what users call it."""
     request_timeout_ms: int
 
     def __repr__(self) -> str:
@@ -185,54 +205,46 @@ class Connection:
     @classmethod
     def read(cls, options: Options) -> Connection:
         """Read the connection options. Raises ConfigInvalid."""
-        name_server = options.text("nameServer")
+        given = {setting: options.text(name) for setting, name in _SETTINGS.items()}
+        tls = options.flag("tls", default=False)
         if options.is_empty:
             raise ConfigInvalid(
                 "there are no options: Spark does not pass those of CREATE TABLE to Python data sources; "
                 "name them in each statement: SELECT * FROM orders WITH (nameServer = 'host:9876', "
                 "topic = 'Orders'), or INSERT INTO orders WITH (…) VALUES …"
             )
-        if not name_server:
-            raise ConfigInvalid(
-                "option nameServer is missing; set it to host:port;host:port of the name servers"
-            )
-        if name_server.startswith(("embedded:", "memory:")):
-            raise ConfigInvalid(f"option nameServer is {name_server!r}; Spark's workers need host:port")
-        tls = options.flag("tls", default=False)
-        try:
-            split_addresses(name_server, tls=tls)
-        except ConfigInvalid as error:
-            raise ConfigInvalid(f"option nameServer: {error}") from None
+        names = {setting: f"option {name}" for setting, name in _SETTINGS.items()}
+        found = find_settings([Source(given, names), *environment_sources()])
+        if "namesrv" not in found:
+            raise ConfigInvalid(no_name_server("the option nameServer"))
+        name_server = _name_servers(found["namesrv"], tls=tls)
         connection = cls(
             name_server=name_server,
-            namespace=options.text("namespace"),
-            access_key=options.text("accessKey"),
-            secret_key=options.text("secretKey"),
-            security_token=options.text("securityToken"),
-            signature_version=int(options.choice("signatureVersion", "1", ("1", "2"))),
-            tls=tls,
-            tls_ca_file=options.text("tlsCaFile"),
-            tls_cert_file=options.text("tlsCertFile"),
-            tls_key_file=options.text("tlsKeyFile"),
+            namespace=value_of(found, "namespace"),
+            credentials=Credentials.of_settings(found),
+            tls_files=tuple(
+                (argument, found[setting].value, found[setting].source.names[setting])
+                for setting, argument in TLS_SETTINGS.items()
+                if setting in found
+            ),
             request_timeout_ms=options.number("requestTimeoutMs", 3000, 1),
         )
-        connection._check()
+        connection._check(found)
         return connection
 
-    def _check(self) -> None:
-        """Raise ConfigInvalid for an option without another one that it requires."""
-        if bool(self.access_key) != bool(self.secret_key):
-            raise ConfigInvalid("options accessKey and secretKey require each other; one of them is missing")
-        signs_with_v2 = self.signature_version == 2
-        for name, value, required, required_value in (
-            ("securityToken", self.security_token, "accessKey", self.access_key),
-            ("signatureVersion", signs_with_v2, "accessKey", self.access_key),
-            ("tlsCaFile", self.tls_ca_file, "tls=true", self.tls),
-            ("tlsCertFile", self.tls_cert_file, "tls=true", self.tls),
-            ("tlsKeyFile", self.tls_key_file, "tlsCertFile", self.tls_cert_file),
+    def _check(self, found: Mapping[str, Found]) -> None:
+        """Raise ConfigInvalid for a setting without another one that it requires."""
+        uses_tls = self.name_server.startswith("tls://")
+        for setting, required, is_given in (
+            ("security_token", "option accessKey", self.credentials is not None),
+            ("signature_version", "option accessKey", self.credentials is not None),
+            ("tls_ca", "option tls=true", uses_tls),
+            ("tls_cert", "option tls=true", uses_tls),
+            ("tls_key", "option tlsCertFile", "tls_cert" in found),
         ):
-            if value and not required_value:
-                raise ConfigInvalid(f"option {name} requires option {required}")
+            if setting in found and not is_given:
+                name = found[setting].source.names[setting]
+                raise ConfigInvalid(f"{name} requires {required}")
 
     def client_config(self) -> ClientConfig:
         """Return the settings of a client. Raises ConfigInvalid for TLS files that cannot be used.
@@ -240,55 +252,32 @@ class Connection:
         Each process that connects creates them, since a TLS context cannot be pickled. The driver of a sink
         does not connect, so it needs no TLS files.
         """
-        credentials = None
-        if self.access_key:
-            credentials = Credentials(
-                access_key=self.access_key,
-                secret_key=self.secret_key,
-                security_token=self.security_token or None,
-                signature_version=1 if self.signature_version == 1 else 2,
-            )
         return ClientConfig(
-            namesrv=";".join(split_addresses(self.name_server, tls=self.tls)),
+            namesrv=self.name_server,
             namespace=self.namespace,
-            credentials=credentials,
-            ssl=self._ssl_context() if self.tls else None,
+            credentials=self.credentials or Credentials.from_environment(),
+            ssl=self._open_tls_files() if self.tls_files else None,
             request_timeout_ms=self.request_timeout_ms,
+            trust_env=False,
         )
 
-    def _ssl_context(self) -> ssl.SSLContext:
-        for name, path in (
-            ("tlsCaFile", self.tls_ca_file),
-            ("tlsCertFile", self.tls_cert_file),
-            ("tlsKeyFile", self.tls_key_file),
-        ):
-            if path:
-                _check_readable(name, path)
+    def _open_tls_files(self) -> TlsFiles:
+        given: dict[str, Any] = {argument: path for argument, path, _ in self.tls_files}
         try:
-            context = ssl.create_default_context(cafile=self.tls_ca_file or None)
-        except ssl.SSLError as error:
-            raise ConfigInvalid(
-                f"option tlsCaFile is {self.tls_ca_file!r}, which contains no certificates: {error}"
-            ) from None
-        if self.tls_cert_file:
-            try:
-                context.load_cert_chain(self.tls_cert_file, self.tls_key_file or None)
-            except ssl.SSLError as error:
-                raise ConfigInvalid(
-                    f"options tlsCertFile and tlsKeyFile are {self.tls_cert_file!r} and "
-                    f"{self.tls_key_file!r}, which are not a certificate and its key: {error}"
-                ) from None
-        return context
+            return TlsFiles(**given, names={argument: name for argument, _, name in self.tls_files})
+        except ConfigInvalid as error:
+            raise ConfigInvalid(f"on host {platform.node()}: {error}") from None
 
 
-def _check_readable(name: str, path: str) -> None:
+def _name_servers(found: Found, *, tls: bool) -> str:
+    """Return the addresses, all with or all without tls://. tls: the option tls. Raises ConfigInvalid."""
+    name = found.source.names["namesrv"]
+    if found.value.startswith(("embedded:", "memory:")):
+        raise ConfigInvalid(f"{name} is {found.value!r}; Spark's workers need host:port")
     try:
-        with Path(path).open("rb"):
-            pass
-    except OSError as error:
-        raise ConfigInvalid(
-            f"option {name} is {path!r}, which cannot be read on this machine: {error.strerror}"
-        ) from None
+        return ";".join(split_addresses(found.value, tls=tls))
+    except ConfigInvalid as error:
+        raise ConfigInvalid(f"{name}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,7 +154,7 @@ class Registrar:
         if not self._servers:
             log.warning(
                 "broker %s is registered at no name server, so clients cannot find it: set namesrvAddr "
-                "(--namesrv) or NAMESRV_ADDR",
+                "(--namesrv), ROCKETPY_NAMESRV or NAMESRV_ADDR",
                 self.config.name,
             )
         await asyncio.gather(*(self._register_or_log(server) for server in self._servers))

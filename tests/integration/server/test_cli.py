@@ -131,11 +131,12 @@ async def test_a_broker_without_a_name_server_reports_it(
 ) -> None:
     """It would be reported as ready, and clients would find no route, without a visible reason."""
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    monkeypatch.delenv("ROCKETPY_NAMESRV", raising=False)
     process, _ = await start("broker", "--listen", "127.0.0.1:0", "--store", str(tmp_path))
     process.send_signal(signal.SIGTERM)
     async with asyncio.timeout(LIMIT_S):
         _, errors = await process.communicate()
-    assert errors.decode().count("set namesrvAddr (--namesrv) or NAMESRV_ADDR") == 1
+    assert errors.decode().count("set namesrvAddr (--namesrv), ROCKETPY_NAMESRV or NAMESRV_ADDR") == 1
 
 
 async def test_a_second_broker_of_one_name_is_reported(

@@ -87,7 +87,11 @@ def test_a_profile_has_account_and_namespace(environment: dict[str, str]) -> Non
         ("[default]\nzz = 'x:1'", None, "has the unknown field zz; the fields are namesrv, access_key"),
         ("[default]\nnamesrv = ['x:1']", None, "namesrv is ['x:1']; it must be a string"),
         ("[default", None, "cannot be read: "),
-        ("[default]\naccess_key = 'a'", None, "credentials need an access_key and a secret_key"),
+        (
+            "[default]\naccess_key = 'a'",
+            None,
+            "secret_key of profile default is not set, but access_key of profile default is;",
+        ),
         ("[default]\naccess_key='a'\nsecret_key='b'\nsignature_version='3'", None, "choose 1 or 2"),
         ("[default]\ntls_ca = '/nonexistent'", None, "tls_ca"),
     ],

@@ -102,14 +102,14 @@ async def _explain(findings: Findings, subject: str, address: Address, error: Ro
         findings.problem("tls", subject, f"{mismatch}: {text}", remedy)
     elif address.scheme == "tls" and "cert" in text.lower():
         remedy = (
-            "Set tls_ca in the profile to the CA of its certificate, and tls_cert if it requires a client "
-            "certificate"
+            "Set ROCKETPY_TLS_CA, or tls_ca in the profile, to the CA of its certificate, and tls_cert if it "
+            "requires a client certificate"
         )
         findings.problem("tls", subject, text, remedy)
     elif isinstance(error, ConnectFailed):
         remedy = (
-            "Correct host and port (--namesrv, NAMESRV_ADDR or the profile), start the name server, or open "
-            "the port in the firewall"
+            "Correct host and port (--namesrv, ROCKETPY_NAMESRV, the profile or NAMESRV_ADDR), start the "
+            "name server, or open the port in the firewall"
         )
         findings.problem("name server", subject, text, remedy)
     else:
