@@ -12,6 +12,7 @@ only one backlogged connection has a turn.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -304,6 +305,16 @@ class Channel(StreamProtocol):
     async def wait_closed(self) -> None:
         """Wait until the connection has ended and `Endpoint.channel_closed` was called."""
         await asyncio.shield(self._closed)
+
+    async def close_within(self, seconds: float) -> None:
+        """Close, and wait for the end. TLS waits for the peer, so the channel is aborted after this time."""
+        self.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.wait_closed()
+        if not self._closed.done():
+            self.abort()
+            await self.wait_closed()
 
     # -- called by asyncio --------------------------------------------------------------------
 

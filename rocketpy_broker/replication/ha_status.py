@@ -152,4 +152,4 @@ async def _request(address: Address, code: int, options: ChannelOptions | None) 
     try:
         return await client.request(code)
     finally:
-        client.close()
+        await client.disconnect()

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -167,7 +168,7 @@ async def by_blocking_producer(given: dict[str, str], _: Path) -> None:
 
 async def by_command(*words: str) -> None:
     """Run a command; the environment has all settings."""
-    environment = {
+    environment: Any = {
         name: value for name, value in os.environ.items() if name.startswith(("ROCKET", "NAMESRV"))
     }
     await run(*words, **environment, HOME=os.environ["HOME"])

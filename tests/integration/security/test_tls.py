@@ -391,3 +391,30 @@ async def test_commands_travel_inside_tls(tmp_path: Path, authority: trustme.CA)
             assert response.code == 0
         writer.close()
         await writer.wait_closed()
+
+
+async def test_a_channel_ends_although_its_peer_is_silent(authority: trustme.CA) -> None:
+    """A command, or a broker that stops, would wait half a minute for a server that hangs."""
+    mine, theirs = ssl.create_default_context(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.configure_trust(mine)
+    authority.issue_cert("127.0.0.1").configure_cert(theirs)
+    connected = asyncio.Event()
+
+    def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        transport = writer.transport
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+        peers.append(transport)
+        connected.set()
+
+    peers: list[asyncio.Transport] = []
+    server = await asyncio.start_server(hang, "127.0.0.1", 0, ssl=theirs, ssl_shutdown_timeout=3600)
+    address = Address("tls", "127.0.0.1", server.sockets[0].getsockname()[1])
+    channel = await connect(address, ClientOnlyEndpoint(), ChannelOptions(ssl=mine))
+    await connected.wait()
+    async with asyncio.timeout(20):  # asyncio would give up after 30 s
+        await channel.close_within(0.01)
+    assert channel.is_closed
+    peers[0].abort()
+    server.close()
+    await server.wait_closed()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -134,10 +133,7 @@ async def _responds_with_other_scheme(address: Address) -> bool:
     except RocketError:
         return False
     finally:
-        channel.close()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(TIMEOUT_MS / 1000):
-                await channel.wait_closed()  # closing TLS sends a message
+        await channel.close_within(TIMEOUT_MS / 1000)
     return True
 
 
