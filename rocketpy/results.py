@@ -53,6 +53,9 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     """Whether the broker wants a trace of the message."""
     attempts: int = 1
     """The number of attempts. After more than one, the message may be stored several times."""
+    recall_handle: str | None = None
+    """For `Producer.recall`: takes a message with `deliver_at` or `delay` back before it is due. None for
+    others, and from brokers that cannot do it (before RocketMQ 5.3.2)."""
 
 
 class Unfinished(NamedTuple):

@@ -292,10 +292,10 @@ async def create_missing(
     return {broker: known for broker, known in found.items() if broker not in failed}, {**errors, **failed}
 
 
-def require_success(response: Command, broker: str) -> Command:
-    """Return the response. Raises BrokerError unless its code is SUCCESS."""
+def require_success(response: Command, broker: str, advice: str = "") -> Command:
+    """Return the response. Raises BrokerError unless its code is SUCCESS. advice: what helps then."""
     if response.code != ResponseCode.SUCCESS:
-        raise broker_error(response, broker)
+        raise broker_error(response, broker, advice)
     return response
 
 
@@ -306,10 +306,11 @@ def checked_offset(offset: int, what: str, queue: MessageQueue) -> int:
     return offset
 
 
-def broker_error(response: Command, broker: str) -> BrokerError:
+def broker_error(response: Command, broker: str, advice: str = "") -> BrokerError:
     """Return the error for a response with a code other than SUCCESS."""
     retry = _RETRY_BY_CODE.get(response.code, Retry.NONE)
-    advice = _NO_SQL_ADVICE if _NO_SQL in (response.remark or "") else ""
+    if _NO_SQL in (response.remark or ""):
+        advice = _NO_SQL_ADVICE
     return BrokerError(
         response.code, response.remark, broker, outcome=Outcome.NOT_SENT, retry=retry, advice=advice
     )

@@ -30,8 +30,8 @@ from rocketpy.errors import (
     RocketError,
 )
 from rocketpy.hooks import RpcHook
-from rocketpy.protocol.codes import ResponseCode
-from rocketpy.protocol.headers import HeartbeatResponseHeader
+from rocketpy.protocol.codes import VERSION_5_0_0, ResponseCode
+from rocketpy.protocol.headers import BrokerFeature, HeartbeatResponseHeader
 from rocketpy.protocol.remoting.acl import Signer
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.application import describe, ends_program
@@ -82,6 +82,12 @@ class PeerConnection:
         self.version = response.version
         with contextlib.suppress(RemoteProtocolError):  # of an unknown peer
             self.features = response.header_as(HeartbeatResponseHeader).feature_set
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether the peer has timer messages: one of RocketMQ 5.x, or one that says so."""
+        is_5 = self.version is not None and self.version >= VERSION_5_0_0
+        return is_5 or BrokerFeature.TIMER in self.features
 
     @property
     def is_open(self) -> bool:

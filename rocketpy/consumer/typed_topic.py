@@ -10,6 +10,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Final, Generic, TypedDict, TypeVar, Unpack
 
 from rocketpy.consumer.handling.handler import is_async
@@ -32,6 +33,8 @@ class MessageOptions(TypedDict, total=False):
 
     tags: str | None
     keys: str | Iterable[str]
+    deliver_at: datetime | None
+    delay: timedelta | None
     delay_level: int
     wait_store: bool
     flag: int

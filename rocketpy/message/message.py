@@ -11,6 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, Self
@@ -18,6 +19,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from rocketpy.errors import GroupInvalid, MessageInvalid, RocketError, TopicInvalid
+from rocketpy.message import timers
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.java import trim
 from rocketpy.protocol.message import properties as names
@@ -47,7 +49,6 @@ _INT32: Final = range(-(2**31), 2**31)
 _LEVEL_DIGITS_MAX: Final = 10
 _UNIQUE_ID: Final = re.compile(r"[0-9A-Fa-f]{32}(?:[0-9A-Fa-f]{24})?")
 _LOOPBACK: Final = bytes((127, 0, 0, 1))
-_TIMER_VALUE: Final = re.compile(r"[0-9]{1,18}")
 
 
 class Message:
@@ -59,14 +60,19 @@ class Message:
         tags: One tag, by which consumers filter in the broker. It has no ``||`` and no spaces at its ends:
             no subscription could name it.
         keys: Keys for queries; a string is split at spaces, as in RocketMQ.
+        deliver_at: When consumers get the message, with a time zone; a time in the past is now. `deliver_at`,
+            `delay` and `delay_level` exclude each other.
+        delay: How long after the broker has stored it consumers get the message. `deliver_at` and `delay`
+            need a broker with timers, such as one of RocketMQ 5, which limits them (`timerMaxDelaySec`). To
+            one of RocketMQ 4.x, `send` gives a delay the level of exactly this length, and refuses others.
         delay_level: 0 for no delay, else a level of the broker (`messageDelayLevel`): 1 to 18 are 1 s to 2 h
             in the default table. A producer refuses higher levels (`ProducerConfig.max_delay_level`), since
             brokers treat them as their last. `DelayLevels` converts a timedelta to a level.
         wait_store: Whether the broker responds only after its configured flush and replication.
         flag: Any signed 32-bit number; brokers keep it unchanged.
         properties: Properties of the user, without reserved names and empty values. The attribute
-            `properties` also has those of `buyer_id` and `instance_id`. TIMER_DELAY_SEC, TIMER_DELAY_MS or
-            TIMER_DELIVER_MS makes it a timer message, which needs a broker of RocketMQ 5.x.
+            `properties` also has those of `buyer_id`, `instance_id`, `deliver_at` and `delay`, which are
+            TIMER_DELIVER_MS and TIMER_DELAY_MS.
         buyer_id: The property BUYER_ID, which brokers ignore.
         instance_id: The property INSTANCE_ID, which brokers ignore; a client with a namespace sets it.
         transaction_id: Not sent; a transactional send sets it in the message for the local transaction.
@@ -110,6 +116,8 @@ class Message:
         *,
         tags: str | None = None,
         keys: str | Iterable[str] = (),
+        deliver_at: datetime | None = None,
+        delay: timedelta | None = None,
         delay_level: int = 0,
         wait_store: bool = True,
         flag: int = 0,
@@ -142,7 +150,20 @@ class Message:
         found = _user_properties(properties) if properties else _NO_PROPERTIES
         if buyer_id is not None or instance_id is not None:
             found = _with_ids(found, buyer_id, instance_id)
+        if deliver_at is not None or delay is not None:
+            timer = timers.timer_properties(deliver_at, delay, delay_level, found)
+            found = MappingProxyType({**found, **timer})
         self.properties = found
+
+    @property
+    def deliver_at(self) -> datetime | None:
+        """When consumers get it, in UTC and rounded up to a millisecond; None for no time."""
+        return timers.deliver_at_of(self.properties)
+
+    @property
+    def delay(self) -> timedelta | None:
+        """How long after it is stored consumers get it, rounded up to a millisecond; None for no delay."""
+        return timers.delay_of(self.properties)
 
     @property
     def buyer_id(self) -> str | None:
@@ -350,37 +371,15 @@ def check_properties(names_given: Iterable[str]) -> None:
     for name in names_given:
         _check_name(name)
         if name in names.TIMER_PROPERTIES:
-            raise MessageInvalid(f"property {name}: a batch has no timer messages; send them individually")
+            raise MessageInvalid(
+                f"{timers.shown_timer(name)}: a batch has no timer messages; send them individually"
+            )
 
 
 def check_extra_property(name: str, value: str) -> None:
     """Check a property that a listener adds to a message of any kind. Raises MessageInvalid."""
     check_properties((name,))
     check_value(f"property {name!r}", value)
-
-
-def timer_property(message: Message) -> str | None:
-    """Return the name of the property that makes a message a timer message; None without one."""
-    if not message.properties or names.TIMER_PROPERTIES.isdisjoint(message.properties):
-        return None
-    return min(names.TIMER_PROPERTIES & message.properties.keys())
-
-
-def check_timer(message: Message, name: str) -> None:
-    """Check the timer property of a message. Raises MessageInvalid for one that brokers would ignore.
-
-    Source: HookUtils of RocketMQ 5.3.3.
-    """
-    value = message.properties[name]
-    if message.delay_level:
-        raise MessageInvalid(
-            f"the message has delay level {message.delay_level} and property {name}; set one of them"
-        )
-    others = names.TIMER_PROPERTIES & message.properties.keys() - {name}
-    if others:
-        raise MessageInvalid(f"the message has properties {name} and {min(others)}; set one of them")
-    if not _TIMER_VALUE.fullmatch(value):
-        raise MessageInvalid(f"property {name} is {value[:50]!r}; it must be a number of at most 18 digits")
 
 
 @lru_cache(maxsize=4096)
@@ -513,6 +512,14 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
         """The delay level of the send; 0 for none."""
         text = self.properties.get(names.PROPERTY_DELAY_TIME_LEVEL, "0")
         return int(text) if text.isdecimal() and len(text) <= _LEVEL_DIGITS_MAX else 0
+
+    @property
+    def deliver_at(self) -> datetime | None:
+        """When it was to be delivered, in UTC; None unless it was sent with `deliver_at` or `delay`.
+
+        A delay counts from `born_timestamp` here.
+        """
+        return timers.deliver_at_of(self.properties, self.born_timestamp)
 
     @property
     def born_timestamp(self) -> int:

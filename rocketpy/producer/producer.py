@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from rocketpy.client.admin import AdminApi
+from rocketpy.client.broker_api import BrokerApi
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap
 from rocketpy.client.routing.selectors import QueueSelector
@@ -30,6 +31,7 @@ from rocketpy.errors import ClientClosed, UsageError
 from rocketpy.hooks import SendCheck, SendListener
 from rocketpy.message.message import Message, MessageExt, check_group, check_message
 from rocketpy.producer.listeners import Listeners
+from rocketpy.producer.recall import recall
 from rocketpy.producer.request_reply import Requester
 from rocketpy.producer.send.accumulator import Accumulator
 from rocketpy.producer.send.encoder import MessageEncoder
@@ -406,6 +408,29 @@ class Producer(AdminApi):
         """
         self._running_submitter().flush()
         await _started(self._sender).flush()
+
+    async def recall(self, topic: str, handle: str) -> str:
+        """Take a message back that is not due yet: consumers will not get it.
+
+        The call can be repeated. A message that is due within the next second may be delivered nevertheless.
+        Brokers of RocketMQ 5 also accept the handle of a message that they do not have.
+
+        Args:
+            topic: The topic of the message.
+            handle: `SendResult.recall_handle`, which messages with `deliver_at` or `delay` have.
+
+        Returns:
+            The id of the message (`SendResult.message_id`).
+
+        Raises:
+            MessageInvalid: The text is not a handle, or one of another topic.
+            BrokerError: The message is due already, or the broker cannot recall messages.
+            RouteNotFound: The broker of the message is unknown to the name servers.
+            TransportError: A connection failed, or `ProducerConfig.send_timeout_ms` has passed.
+        """
+        self._running_submitter()
+        api = BrokerApi(self._running_client(), self.config.send_timeout_ms)
+        return await recall(api, self._wire_group, topic, handle)
 
     # -- transactions and requests ------------------------------------------------------------
 

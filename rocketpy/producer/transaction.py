@@ -39,7 +39,8 @@ from rocketpy.errors import (
 )
 from rocketpy.hooks import SettleEvent, SettleListener
 from rocketpy.message.decode import decode_message, log_undecodable
-from rocketpy.message.message import DEFAULT_TOPIC, Message, MessageExt, check_message, timer_property
+from rocketpy.message.message import DEFAULT_TOPIC, Message, MessageExt, check_message
+from rocketpy.message.timers import find_timer, shown_timer
 from rocketpy.protocol.bodies import MASTER_ID, MessageQueue
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
@@ -194,9 +195,9 @@ class Transactions:
             )
         if message.delay_level:
             raise MessageInvalid(f"delay level {message.delay_level}: a transactional message has no delay")
-        timer = timer_property(message)
+        timer = find_timer(message.properties)
         if timer is not None:
-            raise MessageInvalid(f"property {timer}: a transactional message has no timer")
+            raise MessageInvalid(f"{shown_timer(timer)}: a transactional message has no timer")
         reserved = {
             names.PROPERTY_TRANSACTION_PREPARED: "true",
             names.PROPERTY_PRODUCER_GROUP: self.group,

@@ -147,6 +147,10 @@ class Producer(AdminApi[producer.Producer]):
         """Send messages of one topic in few requests."""
         return self._run(self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
 
+    def recall(self, topic: str, handle: str) -> str:
+        """Take a message back that is not due yet: consumers will not get it."""
+        return self._run(self._inner.recall(topic, handle))
+
     def request(
         self,
         message: Message,

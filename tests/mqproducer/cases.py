@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -47,6 +47,7 @@ from rocketpy.errors import (
     SendForbidden,
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.message.recall_handle import RecallHandle
 from rocketpy.protocol.message.trace import Sent
 from rocketpy.protocol.message.trace import decode as decode_trace
 from rocketpy.protocol.remoting.command import Command
@@ -424,6 +425,63 @@ async def test_delay_level(place: Place) -> None:
         found = {one.body: one for one in await place.read(topic, 2, timeout_s=60)}
     assert set(found) == {b"in a second", b"now"}
     assert found[b"in a second"].delay_level == 1
+
+
+async def test_any_delay(place: Place) -> None:
+    """The message would be delivered at once, or a broker of 4.x would get a level that is not exact."""
+    topic = place.topic("timers")
+    async with place.producer() as producer:
+        await place.made(producer, topic)
+        await producer.send(message(topic, b"in 5 s", delay=timedelta(seconds=5)))  # also a level
+        refusal = None
+        try:
+            await producer.send(message(topic, b"x", delay=timedelta(seconds=1.5)))
+        except MessageInvalid as error:
+            refusal = str(error)
+        at = datetime.now(UTC) + timedelta(seconds=5)
+        if refusal is not None:
+            assert "has no timers, and no delay level for delay 0:00:01.5" in refusal
+            assert "; the nearest is 1 (1s);" in refusal
+            with pytest.raises(MessageInvalid, match="has no timers, and no delay level for deliver_at"):
+                await producer.send(message(topic, deliver_at=at))
+            (delayed,) = await place.read(topic, 1, timeout_s=60)
+            assert delayed.delay_level == 2
+        else:
+            await producer.send(message(topic, b"at a time", deliver_at=at))
+            found = {one.body: one for one in await place.read(topic, 3, timeout_s=60)}
+            timed, delayed = found[b"at a time"], found[b"in 5 s"]
+            assert timed.deliver_at is not None
+            assert timedelta(0) <= timed.deliver_at - at < timedelta(milliseconds=1)
+            assert timed.store_timestamp >= at.timestamp() * 1000 - 1000  # 5.x delivers by the second
+            assert delayed.deliver_at is not None
+        assert delayed.store_timestamp >= delayed.born_timestamp + 4000 - 1  # by two clocks
+
+
+async def test_recall(place: Place) -> None:
+    """The message would be delivered, or the caller could not tell why it is."""
+    topic = place.topic("recall")
+    async with place.producer() as producer:
+        await place.made(producer, topic)
+        result = await producer.send(message(topic, b"x", delay=timedelta(seconds=10)))  # also a level
+        handle = result.recall_handle
+        if handle is None:
+            handle = RecallHandle(topic, result.queue.broker_name, 4 * 10**12, result.message_id).encode()
+            with pytest.raises(
+                BrokerError, match=r"; it cannot recall messages|recallMessageEnable=true"
+            ) as no:
+                await producer.recall(topic, handle)
+            assert no.value.code in {ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.NO_PERMISSION}
+            return
+        assert await producer.recall(topic, handle) == result.message_id
+        assert await producer.recall(topic, handle) == result.message_id
+        late = await producer.send(message(topic, b"late", delay=timedelta(seconds=2)))
+        assert [one.body for one in await place.read(topic, 1, timeout_s=60)] == [b"late"]
+        assert late.recall_handle is not None
+        with pytest.raises(BrokerError, match="; the message was due at "):
+            await producer.recall(topic, late.recall_handle)
+        until = await producer.send(message(topic, b"end", delay=timedelta(seconds=10)))
+        assert until.recall_handle is not None
+        assert [one.body for one in await place.read(topic, 2, timeout_s=60)] == [b"late", b"end"]
 
 
 async def test_message_fields(place: Place) -> None:

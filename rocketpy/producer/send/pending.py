@@ -18,6 +18,7 @@ from rocketpy.config import RetryConfig
 from rocketpy.errors import InvariantError, RocketError
 from rocketpy.hooks import SendEvent
 from rocketpy.message.message import Message
+from rocketpy.message.timers import find_timer
 from rocketpy.producer.send.publish_info import TopicPublishInfo
 from rocketpy.producer.send.request_template import SendTemplate, encoded_properties, head_text
 from rocketpy.producer.send.response import parse_batch_response, parse_response
@@ -149,6 +150,8 @@ class PendingSend(msgspec.Struct, eq=False, weakref=False):
     """What was in flight then, if its round trip is measured."""
     on_response: Callable[[PendingSend, AttemptEnd], None] | None = None
     """Called with the results or the error of its request; None unless that waits for a response."""
+    level: int = 0
+    """Delay level that stands for the timer in `properties`; 0 if they have the timer of the message."""
 
     @property
     def is_cancelled(self) -> bool:
@@ -162,6 +165,21 @@ class PendingSend(msgspec.Struct, eq=False, weakref=False):
         )
 
     # -- its request --------------------------------------------------------------------------
+
+    def use_level(self, level: int) -> None:
+        """Put a delay level, or with 0 the timer of the message, into the properties of a timer message."""
+        if level != self.level:
+            # The separator in front: another property's name may end in the same text.
+            text = f"\x02{self.properties}"
+            self.properties = text.replace(self._timer_text(self.level), self._timer_text(level), 1)[1:]
+            self.level = level
+
+    def _timer_text(self, level: int) -> str:
+        if level:
+            return f"\x02DELAY\x01{level}\x02"
+        properties = self.messages[0].properties
+        name = find_timer(properties) or ""
+        return f"\x02{name}\x01{properties.get(name)}\x02"
 
     def frame(self, opaque: int) -> bytes:
         """Return its request to `queue` as a frame with a JSON header."""

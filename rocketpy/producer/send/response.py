@@ -38,6 +38,15 @@ _ERRORS: Final[dict[int, tuple[Outcome, Retry]]] = {
     ResponseCode.NO_BUYER_ID: (Outcome.NOT_SENT, Retry.OTHER_BROKER),
     ResponseCode.NOT_IN_CURRENT_UNIT: (Outcome.NOT_SENT, Retry.OTHER_BROKER),
 }
+_TIMER_REMARKS: Final = {
+    "timer message illegal": (Retry.NONE, "choose an earlier time, or raise timerMaxDelaySec of the broker"),
+    "timer message is under flow control": (Retry.OTHER_BROKER, "send it later, or choose another time"),
+    "accurate timer message is not enabled": (
+        Retry.OTHER_BROKER,
+        "set timerWheelEnable=true in its broker.conf, or use delay_level",
+    ),
+}
+"""Starts of the remarks of brokers of 5.x that refuse a timer message, and what helps. Nothing is stored."""
 _FINAL_REMARKS: Final = (
     "org.apache.rocketmq.acl.",  # RocketMQ's ACL rejects the request (QUIRKS 31)
     "request queueId[",  # the topic has no such queue
@@ -97,6 +106,8 @@ def parse_response(response: Command, queue: MessageQueue, message_id: str) -> S
         header.transaction_id,
         header.msg_region or _DEFAULT_REGION,
         header.trace_on is not False,
+        1,
+        header.recall_handle,
     )
 
 
@@ -146,4 +157,8 @@ def broker_error(response: Command, broker: str) -> BrokerError:
     outcome, retry = _ERRORS.get(response.code, _UNKNOWN_ERROR)
     if response.remark is not None and response.remark.startswith(_FINAL_REMARKS):
         outcome, retry = Outcome.NOT_SENT, Retry.NONE
-    return BrokerError(response.code, response.remark, broker, outcome=outcome, retry=retry)
+    advice = ""
+    for start, (timer_retry, help_) in _TIMER_REMARKS.items():
+        if response.remark is not None and response.remark.startswith(start):
+            outcome, retry, advice = Outcome.NOT_SENT, timer_retry, help_
+    return BrokerError(response.code, response.remark, broker, outcome=outcome, retry=retry, advice=advice)

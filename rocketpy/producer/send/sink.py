@@ -19,12 +19,12 @@ from rocketpy.client.connections import PeerConnection
 from rocketpy.client.instance import ClientInstance
 from rocketpy.config import ProducerConfig
 from rocketpy.errors import BrokerError, ConnectionLost, MessageInvalid, Outcome, RocketError
-from rocketpy.message.message import timer_property
 from rocketpy.producer.send.flow_control import SendWindow
 from rocketpy.producer.send.pending import GATHERED, PendingSend, SendOwner
 from rocketpy.producer.send.request_template import ONEWAY_OPAQUE
 from rocketpy.producer.send.retry import AttemptEnd, copy_of
-from rocketpy.protocol.codes import VERSION_5_0_0, ResponseCode, version_name
+from rocketpy.producer.send.timers import BrokerTimers
+from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.protocol.remoting.frame import CODEC_JSON
 from rocketpy.transport import Channel
@@ -58,13 +58,13 @@ class BrokerSink:
         self.broker_name: Final = broker_name
         self.connection: Final = connection
         self._owner = owner
-        self._client = client
         self._now_ms = client.now_ms
         self._attempt_timeout_ms = config.attempt_timeout_ms
         pool = client.connections
         self._writes_frames = pool.options.codec == CODEC_JSON and not pool.hooks
         """Whether requests are written as frames from templates, instead of as commands."""
         self._window = SendWindow(config.send_timeout_ms)
+        self._timers = BrokerTimers(broker_name, connection, client)
         self._waiting: dict[PendingSend, None] = {}
         """Parked sends in their order."""
         self._preceding: dict[PendingSend, None] = {}
@@ -125,8 +125,8 @@ class BrokerSink:
         channel, broker = self.connection.channel, f"broker {self.broker_name}"
         if channel is None:
             return f"a connection to {broker}"
-        if send.kind.is_timer and self.connection.version is None:
-            return f"the version of {broker}"
+        if send.kind.is_timer and not self._timers.are_known:
+            return f"the version or the delay levels of {broker}"
         if in_flight := self._window.in_flight:
             return f"responses of {broker} ({in_flight} bytes are in flight)"
         return f"{broker} to read what was sent before"
@@ -166,7 +166,7 @@ class BrokerSink:
         if kind is GATHERED and self._rejection is not None and not self._probes(now_ms):
             self._owner.attempt_ended(send, copy_of(self._rejection))
             return
-        if kind.is_timer and not self._accepts_timer(send):
+        if kind.is_timer and not self._prepare_timer(send):
             return
         try:
             if kind.is_oneway:
@@ -237,30 +237,26 @@ class BrokerSink:
 
     # -- timer messages -----------------------------------------------------------------------
 
-    def _accepts_timer(self, send: PendingSend) -> bool:
-        """Return whether the broker has timers. If not, fail the send; if that is unknown, let it wait."""
-        version = self.connection.version
-        if version is None:
+    def _prepare_timer(self, send: PendingSend) -> bool:
+        """Return whether a timer message may be written; otherwise it waits for that, or has failed."""
+        if not self._timers.are_known:
             self._owner.park(send, self)
-            self._client.when_version_known(self.connection, partial(self._version_known, send))
+            self._timers.when_known(partial(self._timers_known, send))
             return False
-        if version >= VERSION_5_0_0:
-            return True
-        error = MessageInvalid(
-            f"property {timer_property(send.messages[0])} makes a timer message, but broker "
-            f"{self.broker_name} ({version_name(version)}) has none, and consumers would get the message "
-            "immediately: use delay_level, or a broker of RocketMQ 5"
-        )
-        self._owner.attempt_ended(send, error)
-        return False
+        try:
+            self._timers.prepare(send)
+        except MessageInvalid as error:
+            self._owner.attempt_ended(send, error)
+            return False
+        return True
 
-    def _version_known(self, send: PendingSend, error: RocketError | None) -> None:
+    def _timers_known(self, send: PendingSend, error: RocketError | None) -> None:
         if not self._owner.claim(send):
             return
         if error is None:
             self.send(send, self._now_ms())
             return
-        error = copy_of(error)  # of the heartbeat; the message itself was not sent
+        error = copy_of(error)  # of another request; the message itself was not sent
         error.outcome = Outcome.NOT_SENT
         self._owner.attempt_ended(send, error)
 

@@ -25,7 +25,8 @@ from rocketpy.errors import (
 )
 from rocketpy.hooks import SendEvent
 from rocketpy.message.columns import MessageColumns
-from rocketpy.message.message import Message, check_message, check_timer, timer_property
+from rocketpy.message.message import Message, check_message
+from rocketpy.message.timers import check_timer, find_timer, shown_timer
 from rocketpy.producer.listeners import Listeners
 from rocketpy.producer.send.accumulator import Accumulator
 from rocketpy.producer.send.encoder import BatchPart, MessageEncoder
@@ -184,7 +185,7 @@ class Submitter:
         listeners = self.listeners
         if not self.limiter.count:
             listeners.dormant.check_if_due()
-        if message.properties and (timer := timer_property(message)) is not None:
+        if message.properties and (timer := find_timer(message.properties)) is not None:
             kind = _timer_kind(kind, message, timer)
         batched = (
             kind.may_join
@@ -287,9 +288,9 @@ def _timer_kind(kind: SendKind, message: Message, timer: str) -> SendKind:
 
     kind: without the timer. timer: the name of its property.
     """
-    check_timer(message, timer)
+    check_timer(message.properties, timer, message.delay_level)
     if kind is REPLY:
-        raise MessageInvalid(f"property {timer}: a reply has no timer, it is passed on immediately")
+        raise MessageInvalid(f"{shown_timer(timer)}: a reply has no timer, it is passed on immediately")
     return ONEWAY_TIMER if kind.is_oneway else TIMER
 
 
@@ -340,8 +341,8 @@ def check_batch(messages: Sequence[Message]) -> None:
 def _check_properties(index: int, message: Message) -> None:
     if PROPERTY_MESSAGE_TYPE in message.properties:
         raise MessageInvalid(f"message {index} is a reply; replies are sent individually")
-    timer = timer_property(message)
+    timer = find_timer(message.properties)
     if timer is not None:
         raise MessageInvalid(
-            f"message {index} has property {timer}; a batch has no timer messages, send it individually"
+            f"message {index} has {shown_timer(timer)}; a batch has no timer messages, send it individually"
         )

@@ -35,10 +35,15 @@ class DelayLevels:
     """
 
     def __init__(self, text: str = DEFAULT_DELAY_LEVELS) -> None:
+        self._text = " ".join(text.split())
         self.delays_ms: Final = _parse(text)
 
     def __repr__(self) -> str:
         return f"DelayLevels({self.delays_ms} ms)"
+
+    def __str__(self) -> str:
+        """Return the delays as in `messageDelayLevel`."""
+        return self._text
 
     @property
     def level_max(self) -> int:

@@ -1,0 +1,145 @@
+"""Producer.recall: the request that takes a timer message back, and what its errors say."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from rocketpy import ClientConfig, Message, Producer
+from rocketpy import sync as blocking
+from rocketpy.errors import BrokerError, ClientClosed, MessageInvalid, RouteNotFound, TopicInvalid
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import RecallMessageRequestHeader, RecallMessageResponseHeader
+from rocketpy.protocol.message.recall_handle import RecallHandle
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.transport import Channel
+from tests.integration.producer.test_timers import Broker5
+from tests.integration.sdk_peers import Names
+
+LATER_MS = 4_000_000_000_000
+HANDLE = RecallHandle("T", "a", LATER_MS, "7F0000010A0B18B4AAC21E5F4B2D0000").encode()
+
+
+class RecallBroker(Broker5):
+    """A broker of 5.3.3. code, remark: of its responses to RECALL_MESSAGE."""
+
+    def __init__(self, code: int = ResponseCode.SUCCESS, remark: str | None = None) -> None:
+        super().__init__()
+        self.code, self.remark = code, remark
+
+    def respond(self, channel: Channel, request: Command) -> Command | None:
+        """Take a message back."""
+        if request.code != RequestCode.RECALL_MESSAGE:
+            return super().respond(channel, request)
+        if self.code:
+            return request.reply(self.code, remark=self.remark)
+        handle = RecallHandle.decode(request.header_as(RecallMessageRequestHeader).recall_handle)
+        return request.reply(header=RecallMessageResponseHeader(msg_id=handle.message_id))
+
+    def recalls(self) -> list[RecallMessageRequestHeader]:
+        """The requests that it got."""
+        return [
+            request.header_as(RecallMessageRequestHeader)
+            for request in self.requests(RequestCode.RECALL_MESSAGE)
+        ]
+
+
+async def test_a_recall() -> None:
+    """The message would be delivered."""
+    async with (
+        RecallBroker() as broker,
+        Names(T={"a": broker.address}) as names,
+        Producer("g", names.address) as sending,
+    ):
+        assert await sending.recall("T", HANDLE) == "7F0000010A0B18B4AAC21E5F4B2D0000"
+    assert broker.recalls() == [
+        RecallMessageRequestHeader(producer_group="g", topic="T", recall_handle=HANDLE, broker_name="a")
+    ]
+
+
+async def test_a_recall_goes_to_the_broker_of_the_handle() -> None:
+    """Another broker does not have the message."""
+    async with (
+        RecallBroker() as a,
+        RecallBroker() as b,
+        Names(T={"a": a.address, "b": b.address}) as names,
+        Producer("g", names.address) as sending,
+    ):
+        for name in "abb":
+            await sending.recall("T", RecallHandle("T", name, LATER_MS, "id").encode())
+        with pytest.raises(RouteNotFound, match="the route of topic T has no broker gone"):
+            await sending.recall("T", RecallHandle("T", "gone", LATER_MS, "id").encode())
+    assert (len(a.recalls()), len(b.recalls())) == (1, 2)
+
+
+async def test_a_recall_in_a_namespace() -> None:
+    """The names in the handle are those on the wire."""
+    async with RecallBroker() as broker, Names(**{"MQ_INST%T": {"a": broker.address}}) as names:
+        handle = RecallHandle("MQ_INST%T", "a", LATER_MS, "id").encode()
+        async with Producer("g", names.address, client=ClientConfig(namespace="MQ_INST")) as sending:
+            assert await sending.recall("T", handle) == "id"
+            with pytest.raises(MessageInvalid, match="is of a message of topic T, not of U"):
+                await sending.recall("U", handle)
+        async with Producer("g", names.address) as sending:
+            with pytest.raises(MessageInvalid, match="is of a message of topic MQ_INST%T, not of T"):
+                await sending.recall("T", handle)
+    (header,) = broker.recalls()
+    assert (header.topic, header.producer_group) == ("MQ_INST%T", "MQ_INST%g")
+
+
+async def test_a_wrong_argument_of_recall() -> None:
+    """The broker would answer with less."""
+    async with RecallBroker() as broker, Names(T={"a": broker.address}) as names:
+        sending = Producer("g", names.address)
+        with pytest.raises(ClientClosed):
+            await sending.recall("T", HANDLE)
+        async with sending:
+            with pytest.raises(MessageInvalid, match="is not a recall handle; pass the recall_handle of a"):
+                await sending.recall("T", "7F0000010A0B18B4AAC21E5F4B2D0000")
+            with pytest.raises(MessageInvalid, match=r"None.* is not a recall handle"):
+                await sending.recall("T", None)  # type: ignore[arg-type]
+            with pytest.raises(TopicInvalid):
+                await sending.recall("", HANDLE)
+        assert broker.recalls() == []
+
+
+@pytest.mark.parametrize(
+    ("code", "remark", "deliver_ms", "words"),
+    [
+        (
+            604,
+            "recall failed, timestamp invalid",
+            1_700_000_000_000,
+            "; the message was due at 2023-11-14 22:13:20",
+        ),
+        (604, "recall failed, timestamp invalid", LATER_MS, "code 604: recall failed, timestamp invalid$"),
+        (3, "request type 370 not supported", LATER_MS, "; it cannot recall messages; .* from 5.3.2 on"),
+        (16, "recall failed, operation is forbidden", LATER_MS, "; .* recallMessageEnable=true"),
+        (17, "recall failed, the topic[T] not exist", LATER_MS, "code 17: recall failed, the topic"),
+    ],
+)
+async def test_the_refusal_of_a_recall(code: int, remark: str, deliver_ms: int, words: str) -> None:
+    """A caller could not tell a message that is due from a broker without recall."""
+    async with (
+        RecallBroker(code, remark) as broker,
+        Names(T={"a": broker.address}) as names,
+        Producer("g", names.address) as sending,
+    ):
+        with pytest.raises(BrokerError, match=words) as caught:
+            await sending.recall("T", RecallHandle("T", "a", deliver_ms, "id").encode())
+    assert (caught.value.code, caught.value.broker) == (code, "a")
+
+
+async def test_a_blocking_producer_recalls() -> None:
+    """Programs without asyncio have every method."""
+    async with RecallBroker() as broker, Names(T={"a": broker.address}) as names:
+
+        def use() -> str:
+            with blocking.Producer("g", names.address) as sending:
+                sending.send(Message("T", b"x", deliver_at=datetime.now(UTC) + timedelta(hours=1)))
+                return sending.recall("T", HANDLE)
+
+        assert await asyncio.to_thread(use) == "7F0000010A0B18B4AAC21E5F4B2D0000"
+    assert len(broker.recalls()) == len(broker.sent()) == 1
