@@ -11,4 +11,4 @@ def jump_ahead(broker: Broker) -> None:
     delay, checker = broker.delivery.delay, broker.delivery._checker
     assert checker is not None
     delay.clock = checker.clock = lambda: system_clock() + 7_200_000
-    delay._wake_at(delay.clock())
+    delay._calls.wake_at(delay.clock())

@@ -14,8 +14,8 @@ from typing import Final
 
 from rocketpy.errors import StoreError, UsageError
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC, DelayLevels
-from rocketpy.protocol.message.properties import PROPERTY_UNIQ_KEY, find
 from rocketpy.protocol.message.record import decode
+from rocketpy_broker.services.delay.copies import has_copy
 from rocketpy_broker.services.delay.topic_rewrite import copy_to, real_queue
 from rocketpy_broker.store import MessageStore
 
@@ -23,7 +23,6 @@ log = logging.getLogger("rocketpy.broker.delay")
 
 _UNITS: Final = 64
 """Consume queue entries read together."""
-_FOREVER_MS: Final = 2**63 - 1
 _NOT_READABLE_YET_MS: Final = 10
 """When to try again to read a message that is not flushed yet (SYNC_FLUSH)."""
 
@@ -135,27 +134,14 @@ class DelayQueues:
 
     def _is_delivered(self, physical: int, size: int) -> bool:
         """Whether the key index finds the copy of a delayed message behind it in the log."""
-        data, index = self._store.look_message(physical, size), self._store.index
-        if data is None or index is None:
+        data = self._store.look_message(physical, size)
+        if data is None:
             return False
         record = decode(data, check_crc=False)
-        unique_id = find(record.properties, PROPERTY_UNIQ_KEY.encode())
         try:
-            topic, queue_id = real_queue(record.properties)
+            return has_copy(self._store, record, *real_queue(record.properties))
         except UsageError:
             return False
-        if unique_id is None:
-            return False
-        wanted = (topic, queue_id, unique_id, record.born_timestamp, record.reconsume_times)
-        for offset in index.find(topic, unique_id.decode("utf-8", "replace"), 0, _FOREVER_MS):
-            if offset > physical and (data := self._store.look_message(offset)) is not None:
-                copy = decode(data, check_crc=False)
-                copy_id = find(copy.properties, PROPERTY_UNIQ_KEY.encode())
-                if wanted == (
-                    copy.topic, copy.queue_id, copy_id, copy.born_timestamp, copy.reconsume_times
-                ):  # fmt: skip
-                    return True
-        return False
 
     def deliver(self, now_ms: int, count_max: int) -> tuple[int, int | None]:
         """Move up to `count_max` due messages to their real queues, and write them.

@@ -1,12 +1,11 @@
 """Delivers delayed messages when they are due, and saves the progress in delayOffset.json.
 
-`DelayQueues` finds the due messages; one timer is set to the next due time. Source: ScheduleMessageService of
-RocketMQ 4.6.0. Differs: 4.6.0 polls every 100 ms, and saves offsets of messages that are not flushed.
+`DelayQueues` finds the due messages, `DueCalls` has a timer for the next one. Source: ScheduleMessageService
+of RocketMQ 4.6.0. Differs: 4.6.0 polls every 100 ms, and saves offsets of messages that are not flushed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
@@ -17,9 +16,9 @@ from rocketpy.errors import StoreError
 from rocketpy.protocol.bodies import DelayOffsetSerializeWrapper
 from rocketpy.protocol.message.delays import DelayLevels
 from rocketpy.runtime.tasks import PeriodicCall, Tasks
+from rocketpy_broker.services.delay.due_calls import DueCalls
 from rocketpy_broker.services.delay.queues import DelayQueues
 from rocketpy_broker.store import MessageStore
-from rocketpy_broker.store.busy import StoreBusy
 from rocketpy_broker.store.files.disk import Clock, Disk, OsDisk, system_clock
 from rocketpy_broker.store.files.state_file import load_state, save_state, save_state_in_thread
 from rocketpy_broker.store.message_store import finish
@@ -29,11 +28,6 @@ log = logging.getLogger("rocketpy.broker.delay")
 
 _BATCH_MESSAGES: Final = 200
 """Maximum number of messages delivered in one iteration of the event loop, which takes some milliseconds."""
-_TIMER_MAX_MS: Final = 1000
-"""Longest timer. Due times are wall-clock times, so a change of the clock is noticed after this time."""
-_RETRY_MS: Final = 1000
-_BUSY_RETRY_MS: Final = 50
-"""Interval of `OverloadDetector`, after which an overloaded store may accept messages again."""
 
 
 @dataclass(eq=False)
@@ -60,7 +54,7 @@ class DelayService:
         self.is_older = False
         """Whether `load` used the `.bak`, so that messages delivered since are found again."""
         self._saved: dict[int, int] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._calls = DueCalls(self.tasks, self.driver, self._now, self._deliver, "delayed messages")
         self._saving: PeriodicCall | None = None
         self.on_delivered: Callable[[], None] = self.driver.schedule_dispatch
         """Called after messages were delivered to their real topics, to dispatch them."""
@@ -109,7 +103,7 @@ class DelayService:
     def start(self) -> None:
         """Start delivering due messages."""
         self._saving = self.tasks.every(self.interval_ms / 1000, self._save, "save of delay offsets")
-        self._wake_at(self.clock())
+        self._calls.start()
 
     def offsets(self) -> dict[int, int]:
         """Return the next offset of each level, for slaves.
@@ -136,7 +130,7 @@ class DelayService:
 
     def message_appended(self, level: int) -> None:
         """Set the timer for a message of this level that has just been appended."""
-        self._wake_at(self.clock() + self.levels.delays_ms[level - 1])
+        self._calls.wake_at(self.clock() + self.levels.delays_ms[level - 1])
 
     async def close(self, *, saves: bool = True) -> None:
         """Stop delivering, and save the offsets. An error is logged. The store must still be open.
@@ -145,46 +139,22 @@ class DelayService:
         """
         if self._saving is None:
             return
+        self._calls.stop()
         await self.tasks.cancel(self._saving.task)
         self._saving = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if saves:
             await self._save()
 
     # -- delivering ---------------------------------------------------------------------------
 
-    def _wake_at(self, due_ms: int) -> None:
-        """Set the timer to `due_ms` or earlier. Does nothing before `start` and after `close`."""
-        if self._saving is None or self._saving.task.done():
-            return
-        loop = asyncio.get_running_loop()
-        when = loop.time() + min(max(due_ms - self.clock(), 0), _TIMER_MAX_MS) / 1000
-        if self._timer is not None:
-            if self._timer.when() <= when:
-                return
-            self._timer.cancel()
-        self._timer = self.tasks.call_at(when, self._deliver)
+    def _now(self) -> int:
+        return self.clock()
 
-    def _deliver(self) -> None:
-        self._timer = None
-        now_ms = self.clock()
-        try:
-            count, due_ms = self._queues.deliver(now_ms, _BATCH_MESSAGES)
-        except StoreBusy:
-            self._wake_at(now_ms + _BUSY_RETRY_MS)
-            return
-        except StoreError as error:
-            self.driver.jobs.ended("delivery of delayed messages", error)
-            log.error("cannot deliver delayed messages, trying again in %d ms: %s", _RETRY_MS, error)
-            self._wake_at(now_ms + _RETRY_MS)
-            return
-        self.driver.jobs.ended("delivery of delayed messages")
+    def _deliver(self, now_ms: int) -> int | None:
+        count, due_ms = self._queues.deliver(now_ms, _BATCH_MESSAGES)
         if count:
             self.on_delivered()
-        if due_ms is not None:
-            self._wake_at(due_ms)
+        return due_ms
 
     # -- saving -------------------------------------------------------------------------------
 

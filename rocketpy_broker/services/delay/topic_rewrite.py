@@ -51,7 +51,7 @@ def to_delayed_message(message: MessageInner, properties: dict[str, str], level:
     """
     level = min(level, level_max)
     properties[props.PROPERTY_DELAY_TIME_LEVEL] = str(level)
-    _move(message, properties, SCHEDULE_TOPIC, level - 1)
+    move(message, properties, SCHEDULE_TOPIC, level - 1)
     return level
 
 
@@ -66,10 +66,14 @@ def to_half_message(message: MessageInner, properties: dict[str, str]) -> None:
     for name in _REMOVED_FROM_HALF:
         properties.pop(name, None)
     message.sys_flag = MessageSysFlag.with_transaction(message.sys_flag, MessageSysFlag.TRANSACTION_NOT)
-    _move(message, properties, HALF_TOPIC, 0)
+    move(message, properties, HALF_TOPIC, 0)
 
 
-def _move(message: MessageInner, properties: dict[str, str], topic: str, queue_id: int) -> None:
+def move(message: MessageInner, properties: dict[str, str], topic: str, queue_id: int) -> None:
+    """Move a message to a queue of a system topic, and note its real queue.
+
+    properties: all properties of the message; they are changed and stored in it.
+    """
     properties[props.PROPERTY_REAL_TOPIC] = message.topic
     properties[props.PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
     message.topic, message.queue_id = topic, queue_id

@@ -34,6 +34,7 @@ from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 log = logging.getLogger("rocketpy.broker.timers")
 
 _READ_BYTES: Final = 1 << 16
+_BLOCK_BYTES: Final = 1 << 14
 _SLOTS_READ: Final = _READ_BYTES // SLOT.size
 
 
@@ -113,9 +114,9 @@ class TimerWheel:
         return found if found.second == second and found.last >= 0 else EMPTY_SLOT
 
     def put(self, slots: Iterable[Slot]) -> None:
-        """Write slots. Those that cannot be written are kept until the next call; see `flush`."""
+        """Write slots. Those that cannot be written are kept, and tried again by the next call."""
         self._unwritten.update((slot.second, slot) for slot in slots)
-        self.needs_flush = True
+        self.needs_flush = self.needs_flush or len(self._unwritten) > 0
         try:
             while self._unwritten:
                 slot = next(iter(self._unwritten.values()))
@@ -256,17 +257,22 @@ class TimerLog:
         last.wrote = position - last.start + len(data)
 
     def unit(self, position: int) -> Unit | None:
-        """Return the unit at a position; None if there is none. Raises StoreError."""
-        begin = self._block_at
-        if not begin <= position <= begin + len(self._block) - UNIT.size:
-            # Units are followed backwards, so the block ends with this one.
+        """Return the unit at a position; None if there is none. Raises StoreError.
+
+        Units are read in blocks: neighbours are followed in either direction.
+        """
+        at = position - self._block_at
+        if not 0 <= at <= len(self._block) - UNIT.size:
             file = self._files.find(position)
             if file is None or position < 0:
                 return None
-            start = max(0, position - file.start + UNIT.size - _READ_BYTES)
-            self._block = file.read(start, position - file.start + UNIT.size - start)
-            self._block_at = begin = file.start + start
-        return Unit.decode(self._block, position - begin) if position + UNIT.size <= self.end else None
+            start = position - file.start
+            if at < 0:
+                start = max(0, start + UNIT.size - _BLOCK_BYTES)
+            self._block = file.read(start, min(_BLOCK_BYTES, file.wrote - start))
+            self._block_at = file.start + start
+            at = position - self._block_at
+        return Unit.decode(self._block, at)
 
     def units(self, position: int) -> Iterator[tuple[int, Unit]]:
         """Yield (position, unit) from a position on, up to the first bytes that are no unit."""

@@ -15,7 +15,7 @@ from rocketpy_broker.replication.dledger.core.settings import RaftSettings
 from rocketpy_broker.replication.ha import client as ha_client
 from rocketpy_broker.replication.ha import server as ha_server
 from rocketpy_broker.replication.ha.settings import HaSettings
-from rocketpy_broker.services.delay import scheduler as delay
+from rocketpy_broker.services.delay import due_calls
 from rocketpy_broker.services.metadata import clients, locks
 from rocketpy_broker.store.config import StoreConfig
 from rocketpy_broker.store.files import checkpoint
@@ -170,7 +170,7 @@ OURS: dict[str, Row] = {
     "DLedger: the checkpoint is written every": (lambda _: peer._CHECKPOINT_S, 3.0),
     "DLedger: files are flushed every": (lambda _: peer._FLUSH_S, 0.01),
     "DLedger: a full disk is looked at every": (lambda _: peer._DISK_FULL_RETRY_S, 0.5),
-    "a failed delivery is repeated after": (lambda _: delay._RETRY_MS, 1000),
+    "a failed delivery is repeated after": (lambda _: due_calls._RETRY_MS, 1000),
     "name servers look for silent brokers every": (lambda _: NamesrvConfig().scan_interval_ms, 5000),
     "metrics are nowhere": (lambda broker: broker.metrics.port, None),
     "metrics are for this machine": (lambda broker: broker.metrics.host, "127.0.0.1"),

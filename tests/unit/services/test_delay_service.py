@@ -62,8 +62,8 @@ async def test_delayed_messages_are_delivered_after_an_overload(tmp_path: Path) 
         store = service.store
         store.reject(Reason.SLAVE, StoreBusy("overloaded"))  # for longer than a reason BUSY lasts
         service.start()
-        first = service._timer
-        await until(lambda: service._timer is not first and service._timer is not None)
+        first = service._calls._timer
+        await until(lambda: service._calls._timer is not first and service._calls._timer is not None)
         assert bodies(store, "Real") == []
         store.reject(Reason.SLAVE, None)
         await until(lambda: bodies(store, "Real") == [b"late"])
@@ -113,7 +113,7 @@ async def test_a_clean_stop_saves_the_offsets(tmp_path: Path) -> None:
         service.start()
         await until(lambda: bodies(service.store, "Real") == [b"late"] * 2)
         service.message_appended(1)
-        timer = service._timer
+        timer = service._calls._timer
         assert timer is not None
         await service.close(saves=False)  # a former master must not overwrite the offsets of the new one
         assert DelayOffsetSerializeWrapper.decode(service.path.read_bytes()).offset_table == {1: 1}

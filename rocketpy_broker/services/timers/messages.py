@@ -1,0 +1,145 @@
+"""Timed messages: when they are due, how they wait in `rmq_sys_wheel_timer`, and how they leave it.
+
+Source: HookUtils, TimerMessageStore of RocketMQ 5.3.3 (QUIRKS 70 to 72). Differs: the property
+`__TIMER_DUE_MS` has the milliseconds, which RocketMQ's TIMER_OUT_MS does not. No I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from rocketpy.errors import MessageInvalid
+from rocketpy.protocol.message import properties as props
+from rocketpy.protocol.message.record import Record
+from rocketpy_broker.services.delay.topic_rewrite import copy_to, move
+from rocketpy_broker.services.timers.formats import PRECISION_MS
+from rocketpy_broker.store import MessageInner
+
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+OUT_MS: Final = "TIMER_OUT_MS"
+DUE_MS: Final = "__TIMER_DUE_MS"
+"""When a message is due, in ms since 1970. Not in RocketMQ."""
+RECALLED: Final = "TIMER_DEL_UNIQKEY"
+"""Of a recall: real topic, plus sign and unique id of the recalled message."""
+_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
+_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
+_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
+_RELATIVE: Final = ((props.TIMER_DELAY_SEC, 1000), (props.TIMER_DELAY_MS, 1))
+_ASKED: Final = (props.TIMER_DELAY_SEC, props.TIMER_DELAY_MS, props.TIMER_DELIVER_MS)
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}")
+_ADDED_BYTES: Final = 300
+"""Room for the properties that a timed message gets until its delivery."""
+_OUT: Final = OUT_MS.encode()
+_DUE: Final = DUE_MS.encode()
+_RECALLED: Final = RECALLED.encode()
+
+
+def is_timed(properties: Mapping[str, str]) -> bool:
+    """Whether a message asks for a due time. One that was a timer before does not (QUIRKS 71)."""
+    return OUT_MS not in properties and any(name in properties for name in _ASKED)
+
+
+def without_times(properties: dict[str, str]) -> None:
+    """Remove the due time of a message with a delay level, which counts instead."""
+    for name in _ASKED:
+        properties.pop(name, None)
+
+
+def due_time(properties: Mapping[str, str], now_ms: int) -> int:
+    """Return when a timed message is due, in ms since 1970; maybe in the past. Raises MessageInvalid."""
+    name = next(name for name in _ASKED if name in properties)
+    text = properties[name]
+    if not _NUMBER.fullmatch(text):
+        raise MessageInvalid(f"the property {name} is {text[:50]!r}; expected a whole number")
+    unit_ms = dict(_RELATIVE).get(name)
+    return int(text) if unit_ms is None else now_ms + int(text) * unit_ms
+
+
+def out_time(due_ms: int) -> int:
+    """Return TIMER_OUT_MS: the time of the slot, at the end of which RocketMQ delivers the message."""
+    return (due_ms - 1) // PRECISION_MS * PRECISION_MS
+
+
+def to_timer_message(message: MessageInner, properties: dict[str, str], due_ms: int) -> None:
+    """Move a message to the timer topic. Raises MessageInvalid if its properties are too long.
+
+    properties: all properties of the message; they are changed and stored in it.
+    """
+    properties[OUT_MS] = str(out_time(due_ms))
+    properties[DUE_MS] = str(due_ms)
+    move(message, properties, TIMER_TOPIC, 0)
+    if len(message.properties) > props.MAX_PROPERTIES_BYTES - _ADDED_BYTES:
+        raise MessageInvalid(
+            f"properties of {len(message.properties)} bytes; a timed message may have "
+            f"{props.MAX_PROPERTIES_BYTES - _ADDED_BYTES}, since it gets more until its delivery"
+        )
+
+
+class Timer(NamedTuple):
+    """What the properties of a stored timer say."""
+
+    out_ms: int
+    due_ms: int
+    """0 if RocketMQ stored it, which keeps seconds."""
+    recalls: bool
+    real_topic: bytes
+
+    @classmethod
+    def read(cls, properties: bytes) -> Timer:
+        """Read the properties of a record of the timer topic. Raises MessageInvalid."""
+        out, due = props.find(properties, _OUT), props.find(properties, _DUE)
+        topic = props.find(properties, props.PROPERTY_REAL_TOPIC.encode())
+        try:
+            out_ms, due_ms = int(out or b"") // PRECISION_MS * PRECISION_MS, int(due or b"0")
+        except ValueError:
+            out_ms = due_ms = -1
+        if not 0 < out_ms < 2**62 or topic is None:
+            raise MessageInvalid(f"TIMER_OUT_MS {(out or b'')[:50]!r} is no time, or REAL_TOPIC is missing")
+        if not out_ms < due_ms <= out_ms + PRECISION_MS:
+            due_ms = 0  # another broker may have changed TIMER_OUT_MS
+        return cls(out_ms, due_ms, props.find(properties, _RECALLED) is not None, topic)
+
+
+def recall_key(topic: bytes, unique_id: bytes) -> bytes:
+    """Return the value of TIMER_DEL_UNIQKEY that recalls a message."""
+    return topic + b"+" + unique_id
+
+
+def recalled_key(properties: bytes) -> bytes | None:
+    """Return the key of the message that a stored timer recalls; None if it recalls none."""
+    return props.find(properties, _RECALLED)
+
+
+def own_key(record: Record) -> bytes | None:
+    """Return the key by which a stored timer can be recalled; None if it has no unique id."""
+    unique_id = props.find(record.properties, props.PROPERTY_UNIQ_KEY.encode())
+    topic = props.find(record.properties, props.PROPERTY_REAL_TOPIC.encode())
+    return None if unique_id is None or topic is None else recall_key(topic, unique_id)
+
+
+def rolled(record: Record, enqueued_ms: int, now_ms: int) -> MessageInner:
+    """Return the copy of a stored timer that waits further."""
+    properties = _left(record, enqueued_ms, now_ms)
+    times = properties.get(_ROLL_TIMES, "0")
+    properties[_ROLL_TIMES] = str(int(times) + 1 if _NUMBER.fullmatch(times) else 1)
+    copy = copy_to(record, TIMER_TOPIC, 0)
+    copy.properties = props.encode(properties).encode()
+    return copy
+
+
+def delivered(record: Record, topic: str, queue_id: int, enqueued_ms: int, now_ms: int) -> MessageInner:
+    """Return the copy of a stored timer for its real topic and queue."""
+    properties = _left(record, enqueued_ms, now_ms)
+    properties.pop(DUE_MS, None)
+    copy = copy_to(record, topic, queue_id)
+    copy.properties = props.encode(properties).encode()
+    return copy
+
+
+def _left(record: Record, enqueued_ms: int, now_ms: int) -> dict[str, str]:
+    properties = props.decode(record.properties)
+    properties[_ENQUEUE_MS] = str(enqueued_ms)
+    properties[_DEQUEUE_MS] = str(now_ms)
+    return properties

@@ -1,0 +1,213 @@
+"""Runs the timers of one broker: enqueues, delivers when messages are due, and saves the checkpoint.
+
+Without timers it has no task and no timer of its own. Source: TimerMessageStore of RocketMQ 5.3.3. Differs:
+that polls every 100 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rocketpy.errors import StoreError
+from rocketpy.runtime.tasks import Tasks
+from rocketpy_broker.services.delay.due_calls import DueCalls
+from rocketpy_broker.services.timers.files import TimerFiles, TimerFilesDamaged
+from rocketpy_broker.services.timers.formats import TimerCheckpoint
+from rocketpy_broker.services.timers.timers import Timers
+from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.files.disk import Clock, Disk, OsDisk, system_clock
+from rocketpy_broker.store.files.state_file import save_in_thread
+from rocketpy_broker.store.upkeep.driver import StoreDriver
+
+log = logging.getLogger("rocketpy.broker.timers")
+
+_SAVE: Final = "save of the timer checkpoint"
+_ENQUEUE_MESSAGES: Final = 250
+_DELIVER_MESSAGES: Final = 100
+"""Maximum numbers of messages in one iteration of the event loop, each taking some milliseconds."""
+
+
+@dataclass(eq=False)
+class TimerService:
+    """The timers of one broker. Call `load`, and then `start` on a master."""
+
+    store: MessageStore
+    driver: StoreDriver
+    root: Path
+    """Directory of the store."""
+    tasks: Tasks
+    _: KW_ONLY
+    queue_to_deliver: Callable[[str, int, int], int]
+    """See `TopicTable.queue_to_deliver`."""
+    window_slots: int
+    """After how many seconds a message rolls."""
+    log_file_bytes: int
+    """Size of a file of the timer log."""
+    save_interval_ms: int
+    """How often the checkpoint is saved while it changes."""
+    clock: Clock = system_clock
+    disk: Disk = field(default_factory=OsDisk)
+
+    def __post_init__(self) -> None:
+        self._files = TimerFiles(self.disk, self.root, self.log_file_bytes)
+        self._timers = Timers(self.store, self._files, self.window_slots, self.queue_to_deliver)
+        self._calls = DueCalls(self.tasks, self.driver, self._now, self._deliver, "timers")
+        self._is_master = False
+        self._save_timer: asyncio.TimerHandle | None = None
+        self._saving = asyncio.Lock()
+        self._copied: TimerCheckpoint | None = None
+        """The checkpoint of the master that waits until this slave has all records before it."""
+        self.on_delivered: Callable[[], None] = self.driver.schedule_dispatch
+        """Called after messages were delivered to their real topics, to dispatch them."""
+
+    @property
+    def waiting(self) -> int:
+        """Number of timers that are enqueued and not delivered, whole seconds together."""
+        return self._timers.waiting
+
+    def load(self) -> None:
+        """Load the checkpoint, and recover the files. The store must be dispatched.
+
+        Raises StoreError, StoreDamaged.
+        """
+        self._timers.load(self.clock())
+
+    def start(self) -> None:
+        """Start to deliver, on a master. Raises StoreError."""
+        self._is_master = True
+        self._copied = None
+        self._timers.begin(self.clock())
+        self._calls.start()
+
+    def arrived(self) -> None:
+        """Enqueue soon: the consume queue of the timer topic has grown."""
+        self._calls.wake_at(self.clock())
+
+    async def stop(self, *, saves: bool = True) -> None:
+        """Stop delivering.
+
+        saves: whether to save the checkpoint. Otherwise the state is that of the last one: a former leader
+        does not know which of its messages the group keeps.
+        """
+        if not self._is_master:
+            return
+        self._calls.stop()
+        self._is_master = False
+        if saves:
+            await self._save()
+            self._timers.end()
+        else:
+            async with self._saving:  # one that is under way uses the files
+                self._timers.load(self.clock())
+
+    async def close(self) -> None:
+        """Close the files; after `stop` on a master. The store must still be open."""
+        if self._save_timer is not None:
+            self._save_timer.cancel()
+            self._save_timer = None
+        await self._save()
+        self._files.close()
+
+    # -- master and slave ---------------------------------------------------------------------
+
+    def checkpoint(self) -> bytes:
+        """Return the checkpoint for slaves, the response to GET_TIMER_CHECK_POINT.
+
+        In a DLedger group it is the saved one, before which all messages are committed.
+        """
+        if self._is_master and self.driver.wait_for_commit is None:
+            return self._timers.progress(self.clock()).encode()
+        return self._timers.checkpoint.encode()
+
+    def adopt(self, data: bytes) -> None:
+        """Take over the checkpoint of a master, on a slave. Raises RemoteProtocolError.
+
+        It counts once this slave has a record that was stored later: then it has all copies of messages that
+        the master delivered before. Until the next call it uses an earlier one.
+        """
+        if self._is_master:
+            return
+        copied = TimerCheckpoint.decode(data)
+        if self._copied is None or self._copied.timestamp <= self.store.dispatcher.last_store_timestamp:
+            if self._copied is not None:
+                self._timers.adopt(self._copied)
+            self._copied = copied
+        if copied.timestamp <= self.store.dispatcher.last_store_timestamp:
+            self._timers.adopt(copied)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Enqueue on a slave what its master has enqueued."""
+        if self._is_master:
+            return
+        try:
+            count = self._timers.enqueue(self.clock(), _ENQUEUE_MESSAGES)
+        except StoreError as error:
+            log.error("cannot enqueue timers, trying again with the next checkpoint: %s", error)
+            return
+        self._changed()
+        if count:
+            self.tasks.call_soon(self._follow)
+
+    # -- delivering ---------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        return self.clock()
+
+    def _deliver(self, now_ms: int) -> int | None:
+        timers = self._timers
+        try:
+            enqueued = timers.enqueue(now_ms, _ENQUEUE_MESSAGES)
+            count, due_ms = timers.deliver(now_ms, _DELIVER_MESSAGES)
+        except TimerFilesDamaged as error:
+            timers.rebuild(now_ms, str(error))
+            return now_ms
+        if count:
+            self.on_delivered()
+        if enqueued or count or due_ms is not None:
+            self._changed()
+        return now_ms if enqueued else due_ms
+
+    # -- saving -------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        """Save the checkpoint soon."""
+        if self._save_timer is None:
+            self._save_timer = self.tasks.call_later(self.save_interval_ms / 1000, self._save_soon)
+
+    def _save_soon(self) -> None:
+        self._save_timer = None
+        self.tasks.spawn(self._save(), _SAVE)
+
+    async def _save(self) -> None:
+        """Save the checkpoint. An error is logged."""
+        async with self._saving:
+            try:
+                await self._save_now()
+                self.driver.jobs.ended(_SAVE)
+            except StoreError as error:
+                self.driver.jobs.ended(_SAVE, error)
+                log.error("cannot save the timer checkpoint: %s", error)
+                if self._is_master:
+                    self._changed()
+
+    async def _save_now(self) -> None:
+        files, progress = self._files, self._timers.progress(self.clock())
+        if progress == self._timers.checkpoint:
+            return
+        await self.driver.flush()  # delivered messages, before the checkpoint says so
+        deletions = files.log.delete_expired(self.store.min_physical_offset)
+
+        def save() -> None:
+            files.flush()
+            files.checkpoint_file.save(progress)
+            for delete in deletions:
+                delete()
+
+        await save_in_thread(save)
+        self._timers.checkpoint = progress

@@ -1,0 +1,449 @@
+"""Moves messages from the timer topic into the wheel, and due ones to their real topics.
+
+`enqueue` follows the consume queue of the timer topic, `deliver` the slots. Only the slot that is being read
+is in memory. No I/O of its own or clock: the store, the files and `now_ms` are arguments. See decision 0030.
+Source: TimerMessageStore of RocketMQ 5.3.3.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from rocketpy.errors import RemoteProtocolError, StoreError, UsageError
+from rocketpy.protocol.java import utf8_hash
+from rocketpy.protocol.message.record import Record, decode
+from rocketpy_broker.services.delay.copies import has_copy
+from rocketpy_broker.services.delay.topic_rewrite import real_queue
+from rocketpy_broker.services.timers.files import TimerFiles, TimerFilesDamaged
+from rocketpy_broker.services.timers.formats import (
+    KIND,
+    KIND_RECALL,
+    KIND_ROLL,
+    NO_UNIT,
+    PRECISION_MS,
+    UNIT,
+    WHEEL_SLOTS,
+    TimerCheckpoint,
+    Unit,
+)
+from rocketpy_broker.services.timers.messages import (
+    TIMER_TOPIC,
+    Timer,
+    delivered,
+    own_key,
+    recalled_key,
+    rolled,
+)
+from rocketpy_broker.store import MessageInner, MessageStore
+from rocketpy_broker.store.log.messages import peek_message
+
+log = logging.getLogger("rocketpy.broker.timers")
+
+_WHEEL_MS: Final = WHEEL_SLOTS * PRECISION_MS
+_BLANK_MS: Final = 60 * PRECISION_MS
+WINDOW_SLOTS_MAX: Final = WHEEL_SLOTS // 2 - 60
+"""Longest time in slots that a message waits before it rolls."""
+_READ_UNITS: Final = 256
+"""Consume queue entries read together."""
+_WALK_UNITS: Final = 5000
+"""Units of a slot that one call reads, which takes some milliseconds."""
+_NOT_READABLE_YET_MS: Final = 10
+
+
+class Timers:
+    """The timers of one store. Call `load` first, and `begin` before `deliver`.
+
+    window_slots: after how many seconds a message rolls. queue_to_deliver: see
+    `TopicTable.queue_to_deliver`.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        files: TimerFiles,
+        window_slots: int,
+        queue_to_deliver: Callable[[str, int, int], int],
+    ) -> None:
+        self._store = store
+        self._files = files
+        self._window_ms = min(window_slots, WINDOW_SLOTS_MAX) * PRECISION_MS
+        self._queue_to_deliver = queue_to_deliver
+        self.checkpoint = TimerCheckpoint()
+        """The last loaded, saved or copied checkpoint."""
+        self.read_ms = 0
+        """Time of the slot that is being read; the timers of earlier slots are delivered."""
+        self.queue_offset = 0
+        """Queue offset of the first message that is not enqueued."""
+        self.waiting = 0
+        """Number of timers that are enqueued and not delivered. A slot counts until its last one is."""
+        self._delivers = False
+        self._slots = 0
+        """Number of slots with timers from `read_ms` on."""
+        self._due: dict[int, array[int]] = {}
+        """Of the slot that is being read: when units are due, in ms -> their positions in the timer log."""
+        self._started: dict[int, int] = {}
+        """Of the same slot: how many of these positions are delivered."""
+        self._recalled: set[bytes] = set()
+        """Keys of the messages that units of this slot recall."""
+        self._walk_at = NO_UNIT
+        """Position of the next unit of this slot to be read; units are read from the last to the first."""
+        self._walked: array[int] = array("q")
+        """Positions of the units that were read, and whose due time is not noted yet."""
+        self._later: array[int] = array("q")
+        """Positions of the units that were added to the slot meanwhile."""
+        self._copies_below = 0
+        """End of the log at `begin`: records before it may have been delivered before."""
+        self._copies_until_ms = 0
+        """Store time of the last record before it: none that is due later was delivered before."""
+
+    # -- starting -----------------------------------------------------------------------------
+
+    def load(self, now_ms: int) -> None:
+        """Read the checkpoint, and recover the files. Files that are damaged are built again.
+
+        The store must be dispatched. Raises StoreError, and StoreDamaged for a timer log with another file
+        size than configured.
+        """
+        store = self._store
+        self._delivers = False
+        try:
+            saved = self._files.checkpoint_file.load()
+            self.checkpoint = saved or TimerCheckpoint()
+            last = self._files.recover(self.checkpoint, store.max_physical_offset)
+            offset = self.checkpoint.queue_offset if last is None else self._offset_after(last)
+        except (TimerFilesDamaged, RemoteProtocolError) as error:
+            self.rebuild(now_ms, str(error))
+            return
+        if last is not None and saved is None:
+            self.rebuild(now_ms, f"{self._files.checkpoint_file.path} is missing")
+            return
+        if last is None:
+            self.read_ms = _second(now_ms)
+            self.queue_offset = store.min_offset_in_queue(TIMER_TOPIC, 0)
+            return
+        self.read_ms = _second(self.checkpoint.read_ms)
+        self.queue_offset = min(offset, store.appended_in_queue(TIMER_TOPIC, 0))
+
+    def _offset_after(self, unit: Unit) -> int:
+        """Return the queue offset after the message of a unit, the last one that was enqueued."""
+        data = self._store.look_message(unit.physical_offset, unit.size)
+        view = None if data is None else peek_message(data)
+        if view is not None and view.topic == TIMER_TOPIC:
+            return view.queue_offset + 1
+        if unit.physical_offset >= self._store.min_physical_offset:
+            raise TimerFilesDamaged("the last unit of the timer log is of another commit log")
+        return self.checkpoint.queue_offset
+
+    def rebuild(self, now_ms: int, reason: str) -> None:
+        """Delete wheel and timer log, and enqueue all messages again. Raises StoreError."""
+        if self._store.appended_in_queue(TIMER_TOPIC, 0):
+            log.warning("timers are read again from the log: %s", reason)
+        self._files.reset()
+        self.checkpoint = TimerCheckpoint(counter=self.checkpoint.counter)
+        self.read_ms = _second(now_ms)
+        self.queue_offset = self._store.min_offset_in_queue(TIMER_TOPIC, 0)
+        if self._delivers:
+            self.begin(now_ms)
+
+    def begin(self, now_ms: int) -> None:
+        """Prepare to deliver, on a master. Raises StoreError.
+
+        Messages that were due before are searched in the log, since they may have been delivered.
+        """
+        store = self._store
+        self._delivers = True
+        self._copies_below = store.max_physical_offset
+        self._copies_until_ms = max(
+            store.commit_log.last_store_timestamp, store.dispatcher.last_store_timestamp
+        )
+        slots = list(self._files.wheel.slots(self.read_ms // PRECISION_MS))
+        if self.read_ms < now_ms - _WHEEL_MS // 2:
+            if slots:
+                self.rebuild(now_ms, "no timer was delivered for more than seven days")
+                return
+            self.read_ms = _second(now_ms)
+        self._slots, self.waiting = len(slots), sum(max(slot.timers, 0) for slot in slots)
+        self._open_slot()
+
+    def end(self) -> None:
+        """Stop delivering: another broker is the master."""
+        self._delivers = False
+        self._clear()
+
+    # -- the checkpoint -----------------------------------------------------------------------
+
+    def progress(self, now_ms: int) -> TimerCheckpoint:
+        """Return the checkpoint of the current state. Save it after a flush of log and files.
+
+        It is the last one if nothing has changed since.
+        """
+        self._files.wheel.put(())  # those that could not be written
+        last, log_end = self.checkpoint, self._files.log.end
+        state = self.read_ms, log_end, self.queue_offset
+        if state == (last.read_ms, last.log_flushed, last.queue_offset):
+            return last
+        return replace(
+            last, read_ms=self.read_ms, log_flushed=log_end, queue_offset=self.queue_offset,
+            master_queue_offset=self.queue_offset if self._delivers else last.master_queue_offset,
+            timestamp=now_ms, counter=last.counter + 1,
+        )  # fmt: skip
+
+    def adopt(self, master: TimerCheckpoint) -> None:
+        """Take over the checkpoint of the master, on a slave; see `enqueue`.
+
+        One that is behind this broker's own progress, as after a change of the master, is ignored.
+        """
+        if master.master_queue_offset >= self.queue_offset and not self._delivers:
+            self.read_ms = max(self.read_ms, _second(master.read_ms))
+            self.checkpoint = replace(self.checkpoint, master_queue_offset=master.master_queue_offset)
+
+    # -- enqueueing ---------------------------------------------------------------------------
+
+    def enqueue(self, now_ms: int, count_max: int) -> int:
+        """Move up to `count_max` messages from the timer topic into the wheel; return their number.
+
+        A slave stops at the queue offset of its master's checkpoint: a message that the master has not
+        enqueued there may be in a slot that the master reads later than its own. Raises StoreError.
+        """
+        store = self._store
+        first = store.min_offset_in_queue(TIMER_TOPIC, 0)
+        if self.queue_offset < first:
+            log.error("timers %d to %d were deleted before they were enqueued", self.queue_offset, first - 1)
+            self.queue_offset = first
+        count = min(count_max, store.max_offset_in_queue(TIMER_TOPIC, 0) - self.queue_offset)
+        if not self._delivers:
+            count = min(count, self.checkpoint.master_queue_offset - self.queue_offset)
+        if count <= 0:
+            return 0
+        if self._delivers and not self._slots and _second(now_ms) > self.read_ms:
+            self._move_to(_second(now_ms))
+        begin, entries = self.queue_offset, []
+        units = store.units(TIMER_TOPIC, 0, begin, min(count, _READ_UNITS))
+        for number, (physical, size, _) in enumerate(units, 1):
+            unit = self._unit(physical, size, now_ms)
+            if unit is not None:
+                entries.append((begin + number, unit))
+        self._add(entries, now_ms)
+        self.queue_offset = begin + len(units)
+        return len(units)
+
+    def _add(self, entries: Sequence[tuple[int, Unit]], now_ms: int) -> None:
+        """Add units to the wheel. entries: each with the queue offset after its message."""
+        done = 0
+        while done < len(entries):
+            position, added, new = self._files.add([unit for _, unit in entries[done:]])
+            self._slots += new
+            for offset, unit in entries[done : done + added]:
+                self.queue_offset = offset
+                self.waiting += -1 if unit.recalls else 1
+                if self._delivers and unit.slot_ms == self.read_ms:
+                    if self._is_loading:
+                        self._later.append(position)
+                    else:
+                        self._take(position, unit, now_ms)
+                position += UNIT.size
+            done += added
+
+    def _unit(self, physical: int, size: int, now_ms: int) -> Unit | None:
+        """Return the unit of a message of the timer topic. A message that is none is logged and skipped."""
+        data = self._store.look_message(physical, size)
+        view = None if data is None else peek_message(data)
+        if view is None:
+            log.error("the timer at offset %d cannot be read; it is lost", physical)
+            return None
+        try:
+            timer = Timer.read(view.properties)
+        except UsageError as error:
+            log.error("the timer at offset %d is never due, and is dropped: %s", physical, error)
+            return None
+        kind, slot_ms, due_ms = KIND | KIND_RECALL * timer.recalls, timer.out_ms, timer.due_ms
+        # From the store time, so that all replicas place it in the same slot.
+        stored_ms = _second(view.store_timestamp)
+        if slot_ms - stored_ms >= self._window_ms:
+            kind |= KIND_ROLL
+            window = self._window_ms // PRECISION_MS
+            is_almost = slot_ms - stored_ms - self._window_ms < window // 3 * PRECISION_MS
+            slot_ms = due_ms = stored_ms + (window // 2 if is_almost else window) * PRECISION_MS
+        slot_ms = max(slot_ms, self.read_ms)
+        if slot_ms > self.read_ms + _WHEEL_MS - _BLANK_MS:  # the clock was wrong when it was stored
+            kind |= KIND_ROLL
+            slot_ms = due_ms = self.read_ms + self._window_ms
+        return Unit(NO_UNIT, kind, now_ms, slot_ms, physical, size, utf8_hash(timer.real_topic), due_ms)
+
+    # -- delivering ---------------------------------------------------------------------------
+
+    def deliver(self, now_ms: int, count_max: int) -> tuple[int, int | None]:
+        """Append up to `count_max` due messages to their topics, and write them.
+
+        Returns their number, and the time of the next call in ms; None if no timer waits. If there is more
+        to do already, that time is not later than `now_ms`. Raises TimerFilesDamaged; call `rebuild` then.
+        Raises StoreError; the next call tries again.
+        """
+        if self._is_loading:
+            self._walk(now_ms)
+            if self._is_loading:
+                return 0, now_ms
+        count = self._deliver_due(now_ms, count_max)
+        if self._due:
+            return count, min(self._due)
+        if now_ms >= self.read_ms + PRECISION_MS and self._slots:
+            self._leave_slot(now_ms)
+            return count, now_ms if self._slots and self.read_ms <= now_ms else self._next_due()
+        return count, self._next_due()
+
+    def _next_due(self) -> int | None:
+        return self.read_ms + PRECISION_MS if self._slots else None
+
+    def _deliver_due(self, now_ms: int, count_max: int) -> int:
+        taken: dict[int, int] = {}
+        count, failure = 0, None
+        try:
+            for key_ms in sorted(key for key in self._due if key <= now_ms):
+                positions, start = self._due[key_ms], self._started.get(key_ms, 0)
+                for at in range(start, min(len(positions), start + count_max - count)):
+                    message = self._message(positions[at], now_ms)
+                    if message is not None:
+                        self._append(message)
+                    count += 1
+                    taken[key_ms] = at + 1
+        except StoreError as error:
+            failure = error  # messages appended before the error are still written
+        if taken:
+            self._store.write_out()
+        for key_ms, end in taken.items():
+            self._started[key_ms] = end
+            if end == len(self._due[key_ms]):
+                del self._due[key_ms], self._started[key_ms]
+        if failure is not None:
+            raise failure
+        return count
+
+    def _append(self, message: MessageInner) -> None:
+        try:
+            self._store.append(message)
+        except UsageError as error:
+            log.error("a timer of topic %s cannot be delivered and is dropped: %s", message.topic, error)
+
+    def _message(self, position: int, now_ms: int) -> MessageInner | None:
+        """Return the message to append for a unit; None if it was recalled, delivered before, or is lost."""
+        unit = self._unit_at(position)
+        if unit.recalls and not unit.rolls:
+            return None
+        data = self._store.look_message(unit.physical_offset, unit.size)
+        record = None if data is None else decode(data, check_crc=False)
+        if record is None or record.topic != TIMER_TOPIC:
+            if unit.physical_offset >= self._store.min_physical_offset:
+                raise TimerFilesDamaged(f"the record at {unit.physical_offset} is no timer")
+            log.error("the timer at offset %d was deleted before it was due", unit.physical_offset)
+            return None
+        if not unit.rolls and self._recalled and own_key(record) in self._recalled:
+            return None
+        try:
+            if self._may_have_copy(unit, record) and self._has_copy(record):
+                return None
+            if unit.rolls:
+                return rolled(record, unit.enqueued_ms, now_ms)
+            topic, queue_id = real_queue(record.properties)
+            queue_id = self._queue_to_deliver(topic, queue_id, unit.physical_offset)
+            return delivered(record, topic, queue_id, unit.enqueued_ms, now_ms)
+        except UsageError as error:
+            log.error(
+                "the timer at offset %d cannot be delivered and is dropped: %s", unit.physical_offset, error
+            )
+            return None
+
+    def _may_have_copy(self, unit: Unit, record: Record) -> bool:
+        due_ms = (unit.due_ms or unit.slot_ms) if unit.rolls else Timer.read(record.properties).out_ms
+        return unit.physical_offset < self._copies_below and due_ms <= self._copies_until_ms
+
+    def _has_copy(self, record: Record) -> bool:
+        """Whether a message was delivered or rolled already."""
+        store = self._store
+        return has_copy(store, record, TIMER_TOPIC, 0) or has_copy(
+            store, record, *real_queue(record.properties)
+        )
+
+    # -- the slot that is being read ----------------------------------------------------------
+
+    def _clear(self) -> None:
+        self._due.clear()
+        self._started.clear()
+        self._recalled.clear()
+        self._walk_at, self._walked, self._later = NO_UNIT, array("q"), array("q")
+
+    def _move_to(self, time_ms: int) -> None:
+        self.read_ms = time_ms
+        self._open_slot()
+
+    def _open_slot(self) -> None:
+        """Begin to read the slot of `read_ms`."""
+        self._clear()
+        self._walk_at = self._files.wheel.slot(self.read_ms // PRECISION_MS).last
+
+    def _leave_slot(self, now_ms: int) -> None:
+        """Go to the next slot with timers, or to the current time."""
+        second = self.read_ms // PRECISION_MS
+        slot = self._files.wheel.slot(second)
+        if slot.last != NO_UNIT:
+            self._slots -= 1
+            self.waiting = max(self.waiting - slot.timers, 0) if self._slots else 0
+        end = now_ms // PRECISION_MS
+        if self._slots:
+            end = self._files.wheel.next_second(second + 1, end)
+        self._move_to(end * PRECISION_MS)
+
+    @property
+    def _is_loading(self) -> bool:
+        """Whether units of the slot are not known yet. One may be a recall, so none is delivered."""
+        return self._walk_at != NO_UNIT or len(self._walked) > 0
+
+    def _walk(self, now_ms: int) -> None:
+        """Read units of the slot, from the last to the first; then note when they are due."""
+        second = self.read_ms // PRECISION_MS
+        begin, left = self._files.log.begin, _WALK_UNITS
+        while self._walk_at >= begin and left:
+            unit = self._unit_at(self._walk_at)
+            if unit.slot_ms // PRECISION_MS != second or unit.previous >= self._walk_at:
+                raise TimerFilesDamaged(f"the unit at {self._walk_at} of the timer log is of another slot")
+            self._walked.append(self._walk_at)
+            self._walk_at = unit.previous
+            left -= 1
+        if self._walk_at >= begin:
+            return
+        self._walk_at = NO_UNIT
+        while self._walked and left:
+            position = self._walked.pop()
+            self._take(position, self._unit_at(position), now_ms)
+            left -= 1
+            if not self._walked and self._later:
+                self._walked, self._later = self._later, self._walked
+                self._walked.reverse()
+
+    def _unit_at(self, position: int) -> Unit:
+        unit = self._files.log.unit(position)
+        if unit is None:
+            raise TimerFilesDamaged(f"the timer log has no unit at {position}")
+        return unit
+
+    def _take(self, position: int, unit: Unit, now_ms: int) -> None:
+        """Note when a unit of the slot is due."""
+        if unit.recalls and not unit.rolls:
+            data = self._store.look_message(unit.physical_offset, unit.size)
+            view = None if data is None else peek_message(data)
+            key = None if view is None else recalled_key(view.properties)
+            if key is not None:
+                self._recalled.add(key)
+            return
+        due_ms = unit.due_ms or unit.slot_ms + PRECISION_MS
+        if due_ms <= now_ms:  # one time for all of them, since there may be many after a stop
+            due_ms = min(now_ms, self.read_ms)
+        self._due.setdefault(due_ms, array("q")).append(position)
+
+
+def _second(time_ms: int) -> int:
+    """Return the beginning of a second."""
+    return time_ms // PRECISION_MS * PRECISION_MS

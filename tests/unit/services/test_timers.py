@@ -1,0 +1,324 @@
+"""Timers: when messages are delivered, with a clock that the test sets, over kills and lost files."""
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rocketpy.errors import MessageInvalid, StoreError
+from rocketpy.protocol.message import properties as props
+from rocketpy.protocol.message.record import decode
+from rocketpy_broker.services.timers.messages import TIMER_TOPIC, due_time, is_timed, to_timer_message
+from rocketpy_broker.store import MessageInner
+from tests.unit.services.timer_world import DAY_MS, START_MS, TimerWorld
+from tests.unit.store.faulty_disk import FaultyDisk
+from tests.unit.store.helpers import small_config
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[TimerWorld]:
+    """A small store at a quarter past a second."""
+    made = TimerWorld(tmp_path / "store")
+    yield made
+    made.files.close()
+    made.store.close()
+
+
+def test_messages_are_delivered_at_their_millisecond(world: TimerWorld) -> None:
+    """RocketMQ delivers up to a second late."""
+    world.send("delay", TIMER_DELAY_MS=1500)
+    world.send("seconds", TIMER_DELAY_SEC=2)
+    world.send("at", TIMER_DELIVER_MS=START_MS + 3001)
+    world.send("whole", TIMER_DELIVER_MS=(START_MS // 1000 + 4) * 1000)
+    world.send("soon", TIMER_DELAY_MS=1)
+    world.send("hour", TIMER_DELAY_SEC=3600)
+    world.run(START_MS + 4_000_000)
+    assert world.late() == dict.fromkeys(["soon", "delay", "seconds", "at", "whole", "hour"], 0)
+    assert world.timers.waiting == 0
+    assert world.timers.deliver(world.now, 10) == (0, None)
+
+
+def test_a_message_is_not_early(world: TimerWorld) -> None:
+    """A consumer would act before the time that the sender asked for."""
+    world.send("at", TIMER_DELIVER_MS=START_MS + 3000)
+    world.run(START_MS + 2999)
+    assert world.late() == {}
+    world.run(START_MS + 3000)
+    assert world.late() == {"at": 0}
+
+
+def test_the_delivered_message_has_the_properties_of_rocketmq(world: TimerWorld) -> None:
+    """QUIRKS 70, 72: a consumer would see other properties."""
+    world.send("m", TIMER_DELAY_MS=1500, queue_id=3)
+    stored = world.store.units(TIMER_TOPIC, 0, 0, 1)[0]
+    data = world.store.look_message(*stored[:2])
+    assert data is not None
+    waiting = {"UNIQ_KEY": "m", "TIMER_DELAY_MS": "1500", "REAL_TOPIC": "Real", "REAL_QID": "3"}
+    out = {"TIMER_OUT_MS": str((START_MS + 1500) // 1000 * 1000)}
+    assert props.decode(decode(data).properties) == {
+        **waiting, **out, "__TIMER_DUE_MS": str(START_MS + 1500)
+    }  # fmt: skip
+    world.run(START_MS + 2000)
+    (record,) = world.delivered(queue_id=3)
+    times = {"TIMER_ENQUEUE_MS": str(START_MS), "TIMER_DEQUEUE_MS": str(START_MS + 1500)}
+    assert props.decode(record.properties) == {**waiting, **out, **times}
+    assert (record.body, record.born_timestamp) == (b"m", START_MS)
+
+
+def test_messages_of_java_are_delivered_at_the_end_of_their_second(world: TimerWorld) -> None:
+    """Without milliseconds they could be early."""
+    message = MessageInner("Real", 0, b"java")
+    properties = {"UNIQ_KEY": "java", "TIMER_DELIVER_MS": str(START_MS + 2100)}
+    to_timer_message(message, properties, START_MS + 2100)
+    del properties["__TIMER_DUE_MS"]
+    message.properties = props.encode(properties).encode()
+    world.dues["java"] = START_MS + 2100
+    world.store.put_message(message)
+    world.run(START_MS + 5000)
+    assert world.late() == {"java": 650}
+
+
+def test_a_long_delay_rolls(tmp_path: Path) -> None:
+    """The log would delete a message that waits longer than files are kept."""
+    world = TimerWorld(tmp_path, window_s=100)
+    world.send("long", TIMER_DELAY_SEC=1000)
+    world.send("almost", TIMER_DELAY_SEC=120)
+    world.run(START_MS + 2_000_000)
+    assert world.late() == {"long": 0, "almost": 0}
+    assert world.rolled() == 2 + 10 + 1
+    (long, almost) = sorted(world.delivered(), key=lambda record: record.body, reverse=True)
+    assert props.decode(long.properties)["TIMER_ROLL_TIMES"] == "10"
+    assert props.decode(almost.properties)["TIMER_ROLL_TIMES"] == "1"
+    world.stop()
+
+
+def test_forty_days(tmp_path: Path) -> None:
+    """A delay beyond the wheel would be taken for a shorter one."""
+    world = TimerWorld(tmp_path)
+    for days in (1, 6, 7, 13, 14, 15, 28, 40):
+        world.send(f"{days}", TIMER_DELAY_MS=days * DAY_MS + days)
+    world.run(START_MS + 41 * DAY_MS)
+    assert world.late() == dict.fromkeys(["1", "6", "7", "13", "14", "15", "28", "40"], 0)
+    world.stop()
+
+
+def test_recalled_messages_are_not_delivered(world: TimerWorld) -> None:
+    """The recall would have no effect, or take other messages along."""
+    for name in ("a", "b", "c", "d"):
+        world.send(name, TIMER_DELIVER_MS=START_MS + 5100)
+    world.send("a2", topic="Other", TIMER_DELIVER_MS=START_MS + 5100)
+    world.recall("b")
+    world.run(START_MS + 4900)
+    world.recall("d")
+    world.run(START_MS + 6000)
+    assert sorted(world.late()) == ["a", "c"]
+    assert sorted(world.late("Other")) == ["a2"]
+    assert world.timers.waiting == 0
+
+
+def test_a_recall_of_a_rolling_message_rolls_too(tmp_path: Path) -> None:
+    """It would be read before the message is in its last slot."""
+    world = TimerWorld(tmp_path, window_s=100)
+    world.send("kept", TIMER_DELAY_SEC=1000)
+    world.send("gone", TIMER_DELAY_SEC=1000)
+    world.run(START_MS + 50_000)
+    world.recall("gone")
+    world.run(START_MS + 2_000_000)
+    assert world.late() == {"kept": 0}
+    world.stop()
+
+
+def test_many_messages_of_one_second_are_delivered_in_parts(world: TimerWorld) -> None:
+    """A million messages due at once would stop the broker for seconds."""
+    for number in range(300):
+        world.send(f"{number}", TIMER_DELIVER_MS=START_MS + 5000 + number % 3)
+    world.run(START_MS + 4990)
+    world.now = START_MS + 5001
+    assert world.timers.deliver(world.now, 70)[0] == 70
+    assert len(world.delivered()) == 70
+    world.run(START_MS + 6000, count_max=70)
+    names = [int(record.body) for record in world.delivered()]
+    assert names == sorted(range(300), key=lambda number: (number % 3, number))
+
+
+def test_an_idle_wheel_has_no_files_and_no_next_call(world: TimerWorld) -> None:
+    """A broker without timers would wake, and write files."""
+    assert world.timers.enqueue(world.now, 10) == 0
+    assert world.timers.deliver(world.now, 10) == (0, None)
+    assert not (world.root / "timerwheel").exists()
+    assert not (world.root / "timerlog").exists()
+    first = world.timers.checkpoint
+    world.now += 100_000
+    world.timers.enqueue(world.now, 10)
+    assert world.timers.progress(world.now).counter == first.counter + 1
+    world.send("m", TIMER_DELAY_MS=700)
+    world.run(world.now + 700)
+    assert world.late() == {"m": 0}
+
+
+def test_a_clock_that_was_set_back_delays_no_new_message(world: TimerWorld) -> None:
+    """New messages would wait until the clock is at the time again where it was before."""
+    world.send("before", TIMER_DELAY_MS=3_600_000)
+    world.run(world.now + 3_500_000)
+    world.now -= 3_000_000
+    world.send("after", TIMER_DELAY_MS=1500)
+    world.run(world.now + 2000)
+    assert world.late() == {"after": 0}
+    world.run(world.now + 4_000_000)
+    assert world.late() == {"after": 0, "before": 0}
+
+
+@pytest.mark.parametrize("lost", ["timerwheel", "timerlog", "config/timercheck"])
+def test_lost_files_are_built_again_from_the_log(world: TimerWorld, lost: str) -> None:
+    """Timers would be lost, or delivered a second time."""
+    world.send("early", TIMER_DELAY_MS=1000)
+    world.send("late", TIMER_DELAY_MS=900_000)
+    world.run(world.now + 2000)
+    world.stop()
+    path = world.root / lost
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    world._open()
+    world.run(world.now + 1_000_000)
+    assert world.late() == {"early": 0, "late": 0}
+
+
+def test_damaged_files_are_built_again_from_the_log(world: TimerWorld) -> None:
+    """A damaged unit ends the chain of its slot: the messages before it would be lost."""
+    for number in range(5):
+        world.send(f"{number}", TIMER_DELAY_MS=900_000)
+    world.run(world.now + 2000)
+    world.stop()
+    with (world.root / "timerlog" / f"{0:020}").open("r+b") as file:
+        file.seek(2 * 52 + 16)
+        file.write(b"\1" * 8)
+    world._open()
+    with pytest.raises(StoreError, match="another slot"):
+        world.run(world.now + 1_000_000)
+    world.timers.rebuild(world.now, "test")
+    world.run(world.now + 1_000_000)
+    assert sorted(world.late()) == ["0", "1", "2", "3", "4"]
+
+
+def test_messages_that_were_due_while_the_broker_was_stopped_are_delivered(world: TimerWorld) -> None:
+    """Also after more days than the wheel has."""
+    for days in (1, 3, 5):
+        world.send(f"{days}", TIMER_DELAY_MS=days * DAY_MS)
+    world.run(world.now)
+    world.stop()
+    world.now += 20 * DAY_MS
+    world._open()
+    world.run(world.now)
+    assert sorted(world.late()) == ["1", "3", "5"]
+
+
+def test_a_full_disk_delays_timers_and_loses_none(tmp_path: Path) -> None:
+    """A failed write would lose the messages of its batch, or deliver them twice."""
+    for fail_at in range(1, 40):
+        world = TimerWorld(tmp_path / f"{fail_at}")
+        disk = FaultyDisk(only="pwrite")
+        world.files.close()
+        world.store.close()
+        world.store.disk = disk
+        world._open()
+        world.files.wheel._disk = world.files.log._disk = disk
+        world.files.log._files._disk = disk
+        for number in range(10):
+            world.send(f"{number}", TIMER_DELAY_MS=900 + 300 * number)
+        disk.calls, disk.fail_at = 0, fail_at
+        until = world.now + 5000
+        for _ in range(3):
+            try:
+                world.run(until)
+            except StoreError:
+                continue
+        disk.fail_at = 0
+        world.run(until + 1)
+        assert len(world.late()) == 10
+        world.stop()
+
+
+def test_what_is_timed() -> None:
+    """QUIRKS 70, 71."""
+    assert due_time({"TIMER_DELAY_SEC": "2", "TIMER_DELAY_MS": "9", "TIMER_DELIVER_MS": "5"}, 1000) == 3000
+    assert due_time({"TIMER_DELAY_MS": "9", "TIMER_DELIVER_MS": "5"}, 1000) == 1009
+    assert due_time({"TIMER_DELIVER_MS": "-5"}, 1000) == -5
+    for text in ("", "x", "1_0", "1.5", "9" * 30):
+        with pytest.raises(MessageInvalid, match="whole number"):
+            due_time({"TIMER_DELAY_MS": text}, 1000)
+    assert is_timed({"TIMER_DELAY_MS": "9"})
+    assert not is_timed({"TIMER_DELAY_MS": "9", "TIMER_OUT_MS": "1000"})
+    assert not is_timed({"DELAY": "3"})
+
+
+def test_properties_must_leave_room(world: TimerWorld) -> None:
+    """A message whose properties grow too long would be lost when it is due."""
+    with pytest.raises(MessageInvalid, match="32467"):
+        to_timer_message(MessageInner("T", 0, b""), {"A": "x" * 32_400}, START_MS)
+    world.dues["A"] = START_MS + 1000
+    message = MessageInner("Real", 0, b"A")
+    to_timer_message(message, {"A": "x" * 32_300, "TIMER_DELAY_MS": "1000"}, START_MS + 1000)
+    world.store.put_message(message)
+    world.run(START_MS + 2000)
+    assert world.late() == {"A": 0}
+
+
+def simulate(root: Path, seed: int) -> None:
+    """Timed messages from 0.5 s to 40 days, with saves, kills, stops and recalls in between."""
+    rng = random.Random(seed)
+    world = TimerWorld(root, window_s=rng.choice([20, 3600, 172_800]))
+    world.log_bytes = 52 * 7 + 16
+    world.restart(crash=False)
+    recalled: set[str] = set()
+    count = 0
+    for _ in range(rng.randrange(10, 40)):
+        step = rng.random()
+        if step < 0.4:
+            for _ in range(rng.randrange(1, 8)):
+                longest = 40 * DAY_MS if world.window_s > 3600 else 200_000
+                delay = min(int(500 * 10 ** rng.uniform(0, 7)), longest)
+                world.send(f"{count}", TIMER_DELAY_MS=delay)
+                count += 1
+        elif step < 0.7:
+            world.run(world.now + int(10 ** rng.uniform(1, 6)), count_max=rng.choice([1, 3, 100]))
+        elif step < 0.8:
+            world.save()
+        elif step < 0.87 and count:
+            name = f"{rng.randrange(count)}"
+            if world.dues[name] > world.now + 2000 and name not in recalled:
+                world.recall(name)
+                recalled.add(name)
+        else:
+            world.restart(crash=step < 0.95)
+    world.run(world.now + 41 * DAY_MS)
+    late = world.late()
+    assert sorted(late) == sorted(set(world.dues) - recalled)
+    assert min(late.values(), default=0) >= 0
+    world.stop()
+
+
+@pytest.mark.parametrize("seeds", [range(10), range(10, 20), range(20, 30)])
+def test_nothing_is_lost_early_or_repeated_over_kills(tmp_path: Path, seeds: range) -> None:
+    """The promise of timers."""
+    for seed in seeds:
+        simulate(tmp_path / f"{seed}", seed)
+        shutil.rmtree(tmp_path / f"{seed}")
+
+
+def test_a_small_window_in_a_small_store_needs_no_long_files(tmp_path: Path) -> None:
+    """Files of the timer log are deleted when their messages are."""
+    world = TimerWorld(tmp_path, config=small_config(tmp_path), window_s=20)
+    for number in range(500):
+        world.send(f"{number}", TIMER_DELAY_MS=1000)
+        world.run(world.now + 1500)
+    assert len(world.late()) == 500
+    physical, _, _ = world.store.units(TIMER_TOPIC, 0, 450, 1)[0]
+    for delete in world.files.log.delete_expired(physical):
+        delete()
+    assert world.files.log.begin > 0
+    world.send("last", TIMER_DELAY_MS=1000)
+    world.run(world.now + 1500)
+    world.restart(crash=True)
+    assert world.late()["last"] == 0
+    world.stop()
