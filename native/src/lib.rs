@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 
 mod arrow;
 mod hashes;
+mod key_search;
 mod reads;
 
 #[pymodule]
@@ -19,6 +20,8 @@ mod rocketpy_native {
     use super::arrow::{property_buffers, record_parts, record_starts};
     #[pymodule_export]
     use super::hashes::key_hashes;
+    #[pymodule_export]
+    use super::key_search::match_key;
     #[pymodule_export]
     use super::reads::{select_units, take_records};
 

@@ -526,15 +526,9 @@ class MessageStore:
         It yields after each record. At most `max_count` and maxMsgsNumBatch. The result is empty if the index
         is switched off.
         """
-        if self.index is None:
-            return QueryMessageResult([], 0, 0)
         self._catch_up()
-        count, log = min(max_count, self.config.index.query_count_max), self.commit_log
-        return (
-            yield from find_by_key(
-                self.index, self.look_message, log.store_timestamp, topic, key, count, begin, end
-            )
-        )
+        count = min(max_count, self.config.index.query_count_max)
+        return find_by_key(self.index, self.commit_log.read_record, topic, key, count, begin, end)
 
     def check_in_place(self) -> None:
         """Fail the store if the log file that is written was removed or replaced. Raises StoreError.

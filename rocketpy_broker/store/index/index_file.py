@@ -27,7 +27,7 @@ import struct
 import sys
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rocketpy.errors import StoreDamaged, StoreError, ensure
@@ -266,31 +266,16 @@ class IndexFile:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def find(self, key_hash: int, begin: int, end: int) -> Iterator[int]:
-        """Yield the physical offsets of records that may be stored in [begin, end] (ms), newest first.
+    def find(self, key_hash: int, begin: int, end: int, count_max: int = sys.maxsize) -> list[int]:
+        """Return the physical offsets of records that may be stored in [begin, end] (ms), newest first.
 
         Some may have another key with the same hash, or another time: an entry has whole seconds, and 0 for a
         time before the file's first record. So no time ends the search: a clock may have been set back.
         """
-        began = self.begin_timestamp
-        for number, (entry_hash, offset, seconds, _) in self._chain(key_hash % self._slot_count):
-            first = began + seconds * 1000
-            last = first + 999
-            if entry_hash == key_hash and (
-                number == 1  # relative to the end of the previous file; see `put_many`
-                or ((first <= end or seconds == 0) and (begin <= last or seconds == _SECONDS_MAX))
-            ):
-                yield offset
-
-    def _chain(self, slot: int) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
-        """Yield number and fields of the entries of a slot, newest first."""
-        if self._slots is not None:
-            number = self._slots[slot]
-        else:
-            data = self._read(HEADER_BYTES + slot * SLOT_BYTES, SLOT_BYTES)
-            number = int.from_bytes(data, "big", signed=True)
-        block, block_from = b"", 0
-        while 0 < number < self.next_entry:
+        found: list[int] = []
+        began, block, block_from = self.begin_timestamp, b"", 0
+        number = self._newest_of(key_hash % self._slot_count)
+        while 0 < number < self.next_entry and len(found) < count_max:
             if number >= self._pending_from:  # not written yet
                 entry = _unpack_entry(self._pending[number - self._pending_from])
             else:
@@ -299,13 +284,26 @@ class IndexFile:
                     size = (number + 1 - block_from) * ENTRY_BYTES
                     block = self._read(self._entries_at + block_from * ENTRY_BYTES, size)
                 entry = ENTRY.unpack_from(block, (number - block_from) * ENTRY_BYTES)
-            _, _, seconds, previous = entry
+            entry_hash, offset, seconds, previous = entry
             if seconds < 0:
                 break
-            yield number, entry
+            first = began + seconds * 1000
+            if entry_hash == key_hash and (
+                number == 1  # relative to the end of the previous file; see `put_many`
+                or ((first <= end or seconds == 0) and (begin <= first + 999 or seconds == _SECONDS_MAX))
+            ):
+                found.append(offset)
             if previous >= number:
                 break
             number = previous
+        return found
+
+    def _newest_of(self, slot: int) -> int:
+        """Return the number of the newest entry of a slot; 0 without one."""
+        if self._slots is not None:
+            return self._slots[slot]
+        data = self._read(HEADER_BYTES + slot * SLOT_BYTES, SLOT_BYTES)
+        return int.from_bytes(data, "big", signed=True)
 
     def entries(self) -> list[tuple[int, int, int, int]]:
         """Return all entries from number 1 on: (hash, physical offset, seconds, previous number)."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -322,19 +323,21 @@ class IndexService:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def find(self, topic: str, key: str, begin: int, end: int) -> Iterator[int]:
-        """Yield the physical offsets of records of a key that may be stored in a time range, newest first.
+    def find(self, topic: str, key: str, begin: int, end: int, count_max: int = sys.maxsize) -> list[int]:
+        """Return the physical offsets of records of a key that may be stored in a time range, newest first.
 
         Some may have another key with the same hash, or another time; see `IndexFile.find`. All files are
         searched, since their times do not increase if the clock was set back. Differs: 4.6.0 stops at the
         first record, and the first file, before `begin`, and misses the records of that time behind it.
         """
+        found: list[int] = []
         files = self.files
         if files:
             wanted = key_hash(self.topic_hash(topic.encode()), key.encode())
             files[-1].keep_slots()
             for file in reversed(files):
-                yield from file.find(wanted, begin, end)
+                found += file.find(wanted, begin, end, count_max - len(found))
+        return found
 
     @property
     def newest(self) -> tuple[int, int]:

@@ -180,7 +180,7 @@ class MessageLog(Protocol):
         offset: 0 means the oldest record if the log starts later (QUIRKS 36).
         """
 
-    def read_record(self, offset: int, size: int | None) -> bytes | None:
+    def read_record(self, offset: int, size: int | None = None) -> bytes | None:
         """Return the bytes of the record at `offset`; None unless all of them are written.
 
         size: of the record. Without it the size is read from the log, and None is also returned if no record

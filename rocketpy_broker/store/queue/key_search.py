@@ -5,14 +5,18 @@ Two keys can have the same hash, so each record that the index finds is read and
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Final
 
-from rocketpy.protocol.message.record import decode
+from rocketpy.native import has_native_form
+from rocketpy.protocol.message.record import is_intact, peek
 from rocketpy_broker.store.index.index_service import IndexService
+from rocketpy_broker.store.log.messages import timestamp_in
 from rocketpy_broker.store.queue.property_fields import index_fields
+
+_NOT_STORED, _OTHER_KEY, _HAS_KEY = range(3)
+"""Results of `match_key`."""
 
 _OTHER_KEYS_MAX: Final = 4096
 """How many records of other keys a query reads: the event loop waits for it."""
@@ -31,9 +35,8 @@ class QueryMessageResult:
 
 
 def find_by_key(
-    index: IndexService,
+    index: IndexService | None,
     read: Callable[[int], bytes | None],
-    store_timestamp: Callable[[int], int],
     topic: str,
     key: str,
     count: int,
@@ -42,26 +45,27 @@ def find_by_key(
 ) -> Generator[None, None, QueryMessageResult]:
     """Return the newest `count` records with a key that were stored in [begin, end] (ms), oldest first.
 
-    It yields before each record that it reads, and ends when the records have `_BYTES_MAX` bytes. read,
-    store_timestamp: return the record and its store time at an offset of the log. Differs: 4.6.0 counts and
-    returns records of other keys with the same hash, which could hide the others. Here, 4,096 of them end the
-    search.
+    It yields before each record that it reads, and ends when the records have `_BYTES_MAX` bytes. read:
+    returns the bytes of the record at an offset of the log. Differs: 4.6.0 counts and returns records of
+    other keys with the same hash, which could hide the others. Here, 4,096 of them end the search.
     """
-    records: dict[int, bytes] = {}
-    others = size = 0
+    if index is None:
+        return QueryMessageResult([], 0, 0)
     if count <= 0:
         return QueryMessageResult([], *index.newest)
+    records: dict[int, bytes] = {}
+    others = size = 0
     # All at once: files of the index may be deleted while others run.
-    offsets = list(itertools.islice(index.find(topic, key, begin, end), count + _OTHER_KEYS_MAX))
+    offsets = index.find(topic, key, begin, end, count + _OTHER_KEYS_MAX)
+    topic_bytes, key_bytes = topic.encode(), key.encode()
     for offset in offsets:
         yield
-        if not begin <= store_timestamp(offset) <= end:
-            continue
         record = read(offset)
         if record is None:
             continue
-        if not _has_key(record, topic, key):
-            others += 1
+        match = match_key(record, offset, topic_bytes, key_bytes, begin, end)
+        if match != _HAS_KEY:
+            others += match == _OTHER_KEY
         elif records and size + len(record) > _BYTES_MAX:
             break
         else:
@@ -72,8 +76,16 @@ def find_by_key(
     return QueryMessageResult([records[offset] for offset in sorted(records)], *index.newest)
 
 
-def _has_key(data: bytes, topic: str, key: str) -> bool:
-    record = decode(data, check_crc=False)
-    _, keys, unique_key = index_fields(record.properties)
-    wanted = key.encode()
-    return record.topic == topic and (unique_key == wanted or wanted in keys.split(b" "))
+@has_native_form
+def match_key(record: bytes, offset: int, topic: bytes, key: bytes, begin: int, end: int) -> int:
+    """Return whether these bytes are the record at this offset of the log, and whether it has this key.
+
+    The result is `_HAS_KEY`, `_OTHER_KEY`, or `_NOT_STORED` for other bytes, and for a record that was not
+    stored in [begin, end] (ms). topic, key: in UTF-8.
+    """
+    if not is_intact(record, offset) or not begin <= timestamp_in(record) <= end:
+        return _NOT_STORED
+    view = peek(record)
+    _, keys, unique_key = index_fields(view.properties)
+    has_key = unique_key == key or key in keys.split(b" ")
+    return _HAS_KEY if has_key and view.topic.encode() == topic else _OTHER_KEY

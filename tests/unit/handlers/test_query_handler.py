@@ -133,8 +133,8 @@ async def test_a_search_for_a_key_of_many_messages_is_limited(
             assert (await client.send(b"%02d" % number * 100, "KEYS\x01all\x02")).code == 0
         readings = itertools.count()
         parts.slices.now_ms = lambda: next(readings) / 5
-        reads = Turns(parts.store.look_message)
-        monkeypatch.setattr(parts.store, "look_message", reads)
+        reads = Turns(parts.store.commit_log.read_record)
+        monkeypatch.setattr(parts.store.commit_log, "read_record", reads)
         found = decode_all((await by_key(client, "all", 64)).body)
         reads.stop()
         assert found[-1].body == b"59" * 100
