@@ -117,18 +117,7 @@ class PeerConnection:
 
     async def open(self) -> Channel:
         """Return the channel, opened if necessary. Raises TransportError, ClientClosed."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def then(error: RocketError | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-
-        self.when_open(then)
-        await future
+        await called(self.when_open)
         return self._require_channel()
 
     async def request(self, command: Command, timeout_ms: float) -> Command:
@@ -200,6 +189,22 @@ class PeerConnection:
         return request.reply(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"request code {request.code} is not supported"
         )
+
+
+async def called(register: Callable[[OpenCallback], None]) -> None:
+    """Register a callback, and wait until it is called; raise the error that it gets."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def then(error: RocketError | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    register(then)
+    await future
 
 
 class _ClientEndpoint(ClientOnlyEndpoint):

@@ -16,11 +16,12 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from rocketpy.client import client_ids
-from rocketpy.client.connections import ConnectionPool, OpenCallback, PeerConnection
+from rocketpy.client.connections import ConnectionPool, OpenCallback, PeerConnection, called
 from rocketpy.client.embedded_lease import Lease, is_embedded, lease
 from rocketpy.client.heartbeats import Heartbeats
 from rocketpy.client.name_servers import NameServers, require_tls, split_addresses
@@ -330,6 +331,15 @@ class ClientInstance:
     def when_version_known(self, connection: PeerConnection, then: OpenCallback) -> None:
         """Call `then` when the broker's version is known, see `Heartbeats`."""
         self._heartbeats.when_version_known(connection, then)
+
+    async def know(self, connection: PeerConnection) -> None:
+        """Open a connection to a broker, and wait until its `version` is known.
+
+        Raises TransportError, ClientClosed.
+        """
+        await connection.open()
+        if connection.version is None:
+            await called(partial(self.when_version_known, connection))
 
     def _send_first_heartbeat(self, connection: PeerConnection) -> None:
         """Send a heartbeat as the first request on a new connection to a broker."""

@@ -14,7 +14,7 @@ from rocketpy.client.broker_api import BrokerApi, require_success
 from rocketpy.client.namespace import unwrap, wrap
 from rocketpy.errors import MessageInvalid
 from rocketpy.message.message import check_topic
-from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.codes import RequestCode, ResponseCode, version_name
 from rocketpy.protocol.headers import RecallMessageRequestHeader, RecallMessageResponseHeader
 from rocketpy.protocol.message.recall_handle import RecallHandle
 from rocketpy.protocol.remoting.command import Command
@@ -40,6 +40,13 @@ async def recall(api: BrokerApi, group: str, topic: str, text: str) -> str:
         )
     broker = handle.broker_name
     address, _ = await api.client.routes.find_broker(name, broker)
+    connection = api.client.connections.get(address)
+    await api.client.know(connection)
+    if not connection.has_timers:  # one of 4.6.0 would not respond
+        raise MessageInvalid(
+            f"broker {broker} ({version_name(connection.version or 0)}) has no timers, so no message can be "
+            "taken back from it"
+        )
     header = RecallMessageRequestHeader(
         producer_group=group, topic=name, recall_handle=text, broker_name=broker
     )

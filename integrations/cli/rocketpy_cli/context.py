@@ -101,7 +101,11 @@ class Options:
             "queue_offset": result.queue_offset,
             "status": status,
         }
-        self.print_result(f"{result.message_id} {position}: {status}", fields)
+        text = f"{result.message_id} {position}: {status}"
+        if result.recall_handle is not None:
+            fields["recall_handle"] = result.recall_handle
+            text += f", recall handle {result.recall_handle}"
+        self.print_result(text, fields)
 
     def run(self, work: Coroutine[Any, Any, T], *, topic: str | None = None) -> T:
         """Run the coroutine of a command. SIGINT and SIGTERM cancel it, so that it closes its connections.

@@ -34,8 +34,11 @@ class PrintedMessage(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
     tags: str | None = None
     keys: str | list[str] = msgspec.field(default_factory=list)
     properties: dict[str, str] = msgspec.field(default_factory=dict)
+    deliver_at: str | None = None
+    """In ISO 8601. This and the other delays are for `send` only: a copy would be delayed again."""
+    delay: str | None = None
+    """Such as 90s."""
     delay_level: int = 0
-    """For `send` only."""
     flag: int = 0
     body: object = None
     """The body as text; `send` also accepts any other JSON value."""
@@ -149,6 +152,9 @@ _FIELDS: Final[dict[str, Callable[[MessageExt], object]]] = {
     "born_time": lambda message: _time(message.born_timestamp),
     "store_timestamp": lambda message: message.store_timestamp,
     "store_time": lambda message: _time(message.store_timestamp),
+    "deliver_at": lambda message: (
+        message.deliver_at.isoformat(timespec="milliseconds") if message.deliver_at else ""
+    ),
     "reconsume_times": lambda message: message.reconsume_times,
     "flag": lambda message: message.flag,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -14,6 +14,7 @@ from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import MessageQueue
 
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION: Final = re.compile(r"([0-9]{1,9})([smhd])")
 
 
 class Kind(Enum):
@@ -68,6 +69,29 @@ def parse_time(option: str, text: str) -> int:
     return position.number
 
 
+def parse_delay(text: str) -> timedelta:
+    """Return the delay that a user wrote, such as ``90s``. Raises ConfigInvalid."""
+    if not (found := _DURATION.fullmatch(text)):
+        hint = f"; a delay level is --delay-level {text}" if text.isdecimal() else ""
+        raise ConfigInvalid(f"{text!r} is not a delay; write a number with s, m, h or d, such as 90s{hint}")
+    return timedelta(milliseconds=int(found[1]) * _UNITS_MS[found[2]])
+
+
+def parse_zoned_time(text: str) -> datetime:
+    """Return the time that a user wrote in ISO 8601, with its zone. Raises ConfigInvalid."""
+    try:
+        time_ = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigInvalid(
+            f"{text!r} is not a time; write one such as 2026-01-31T12:00+01:00, or 2026-01-31T11:00Z"
+        ) from None
+    if time_.tzinfo is None:
+        raise ConfigInvalid(
+            f"{text!r} has no time zone; add its offset, such as {text}+01:00, or {text}Z for UTC"
+        )
+    return time_
+
+
 def parse_position(text: str) -> Position:
     """Return the position that a user wrote.
 
@@ -83,7 +107,7 @@ def parse_position(text: str) -> Position:
         return Position(Kind(text))
     if re.fullmatch(r"-?[0-9]{1,18}", text):
         return Position(Kind.OFFSET, int(text))
-    if age := re.fullmatch(r"([0-9]{1,9})([smhd])", text):
+    if age := _DURATION.fullmatch(text):
         now_ms = time.time_ns() // 1_000_000
         return Position(Kind.TIME, max(0, now_ms - int(age[1]) * _UNITS_MS[age[2]]))
     try:

@@ -15,7 +15,7 @@ from rocketpy.protocol.headers import RecallMessageRequestHeader, RecallMessageR
 from rocketpy.protocol.message.recall_handle import RecallHandle
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
-from tests.integration.producer.test_timers import Broker5
+from tests.integration.producer.test_timers import Broker4, Broker5
 from tests.integration.sdk_peers import Names
 
 LATER_MS = 4_000_000_000_000
@@ -103,6 +103,18 @@ async def test_a_wrong_argument_of_recall() -> None:
             with pytest.raises(TopicInvalid):
                 await sending.recall("", HANDLE)
         assert broker.recalls() == []
+
+
+async def test_a_broker_without_timers_is_not_asked() -> None:
+    """A broker of 4.6.0 does not respond to an unknown request, so the caller would wait."""
+    async with Broker4() as broker, Names(T={"a": broker.address}) as names:
+        for _ in range(2):
+            async with Producer("g", names.address) as sending:
+                with pytest.raises(
+                    MessageInvalid, match=r"broker a \(4\.6\.0\) has no timers, so no message"
+                ):
+                    await sending.recall("T", HANDLE)
+        assert broker.requests(RequestCode.RECALL_MESSAGE) == []
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ def place(
     request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
     """RocketMQ's servers."""
-    with serve(request.param, peer, tmp_path_factory.mktemp("mqproducer"), conf=BROKER_SETTINGS) as running:
+    conf = {**BROKER_SETTINGS, "recallMessageEnable": "true"}  # which 5.x does not enable by default
+    with serve(request.param, peer, tmp_path_factory.mktemp("mqproducer"), conf=conf) as running:
         yield Place(running.namesrv.address)
 
 

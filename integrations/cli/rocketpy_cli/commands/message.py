@@ -17,6 +17,7 @@ from rocketpy.admin.messages import Delivery, MessageTrack
 from rocketpy.admin.traces import TracedMessage
 from rocketpy.errors import BrokerError, RemoteProtocolError, RocketError, RouteNotFound
 from rocketpy.message.message import TRACE_TOPIC, MessageExt
+from rocketpy.producer import Producer
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.message.message_id import decode_message_id
 from rocketpy.results import SendResult
@@ -44,6 +45,7 @@ _FormatOption = Annotated[
     typer.Option("--format", metavar="FORMAT", help="details, text, json, or a template such as '{body}'."),
 ]
 
+_GROUP: Final = "rocketpy-cli"
 _TOPICS_MAX: Final = 2000
 """With more topics, looking up a unique id in all of them takes too long."""
 _TOPICS_AT_ONCE: Final = 16
@@ -173,6 +175,26 @@ def resend(
         return await admin.messages.resend(await _view(admin, message_id, topic), topic=to, group=group)
 
     options.print_sent(options.run_admin(work))
+
+
+@message_app.command(epilog="Example: rocketpy message recall Reminders djEgUmVtaW5kZXJz…")
+def recall(
+    options: Options,
+    topic: Annotated[str, typer.Argument(help="The topic of the message.")],
+    handle: Annotated[
+        str, typer.Argument(metavar="HANDLE", help="The recall handle that rocketpy send has printed.")
+    ],
+    yes: Yes = False,
+) -> None:
+    """Take back a message that is not due yet, so that consumers never get it."""
+    options.confirm(f"take back a message of topic {topic}", yes=yes)
+
+    async def work() -> str:
+        async with Producer(_GROUP, client=options.cluster.client) as producer:
+            return await producer.recall(topic, handle)
+
+    message_id = options.run(work(), topic=topic)
+    options.print_done(f"took back message {message_id}", {"message_id": message_id})
 
 
 @message_app.command(epilog="Example: rocketpy message deliver 7F00…0BB8 --group billing --client 10.0.0.1@7")

@@ -22,8 +22,9 @@ from rocketpy import CompressionConfig, Message, Producer, ProducerConfig, SendR
 from rocketpy.errors import BatchIncomplete, FlowControlled, MessageInvalid, Outcome, RocketError
 from rocketpy.message.columns import MessageColumns
 from rocketpy.runtime.tasks import subtask
-from rocketpy_cli.context import Options, parse_pairs
+from rocketpy_cli.context import Options, parse_pairs, usage_errors
 from rocketpy_cli.formats import PrintedMessage
+from rocketpy_cli.positions import parse_delay, parse_zoned_time
 from rocketpy_cli.progress import OnBytes, bytes_bar
 from rocketpy_cli.streams import read_all, read_lines
 
@@ -48,6 +49,8 @@ EXAMPLES: Final = """[bold]Examples[/bold]
 
 [cyan]rocketpy send Orders --tags paid --key 42 hello[/cyan]
 
+[cyan]rocketpy send Reminders --deliver-at 2026-01-31T12:00+01:00 lunch[/cyan]
+
 [cyan]tail -f app.log | rocketpy send Logs[/cyan]  (a message for each line)
 
 [cyan]rocketpy send Orders --file orders.jsonl --json-lines --rate 500[/cyan]"""
@@ -68,7 +71,7 @@ def send(
         typer.Option(
             "--json-lines",
             help='Each line is an object: {"body":…,"tags":…,"keys":[…],"properties":{…},"flag":…,'
-            '"delay_level":…}',
+            '"deliver_at":"2026-01-31T12:00Z","delay":"90s","delay_level":…}',
         ),
     ] = False,
     tags: Annotated[str | None, typer.Option("--tags", "-t", metavar="TAG", help="The tag.")] = None,
@@ -79,8 +82,19 @@ def send(
         list[str] | None,
         typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property; may be repeated."),
     ] = None,
+    deliver_at: Annotated[
+        str | None,
+        typer.Option(
+            "--deliver-at", metavar="TIME", help="When consumers get it, such as 2026-01-31T12:00+01:00."
+        ),
+    ] = None,
     delay: Annotated[
-        int, typer.Option("--delay", min=0, metavar="LEVEL", help="Delay level, such as 3 for 10 seconds.")
+        str | None,
+        typer.Option("--delay", metavar="DURATION", help="How long it waits, such as 90s, 15m, 2h or 1d."),
+    ] = None,
+    delay_level: Annotated[
+        int,
+        typer.Option("--delay-level", min=0, metavar="LEVEL", help="Delay level, such as 3 for 10 seconds."),
     ] = 0,
     rate: Annotated[
         float | None, typer.Option("--rate", min=0.001, metavar="N", help="At most N messages per second.")
@@ -93,17 +107,28 @@ def send(
     line number is printed. The summary says how many messages are stored.
     """
     named = parse_pairs(properties or ())
-    fixed = partial(Message, topic, tags=tags, keys=tuple(keys or ()), properties=named, delay_level=delay)
+    is_timed = delay_level > 0 or delay is not None or deliver_at is not None
+    with usage_errors():
+        fixed = partial(
+            Message,
+            topic,
+            tags=tags,
+            keys=tuple(keys or ()),
+            properties=named,
+            deliver_at=None if deliver_at is None else parse_zoned_time(deliver_at),
+            delay=None if delay is None else parse_delay(delay),
+            delay_level=delay_level,
+        )
     if bodies and (file or whole or json_lines):
         raise typer.BadParameter("give bodies as arguments or read them, not both")
     if whole and json_lines:
         raise typer.BadParameter("--whole and --json-lines exclude each other")
-    if json_lines and (tags or keys or named or delay):
-        raise typer.BadParameter("with --json-lines, tags, keys, properties and delay are in the lines")
+    if json_lines and (tags or keys or named or is_timed):
+        raise typer.BadParameter("with --json-lines, tags, keys, properties and delays are in the lines")
     config = ProducerConfig(max_in_flight=_IN_FLIGHT_MAX, send_timeout_ms=_TIMEOUT_MS)
     producer = Producer(group, client=options.cluster.client, config=config)
     columns: MakeColumns | None = None
-    if not (json_lines or delay or rate or any(" " in key for key in keys or ())):
+    if not (json_lines or is_timed or rate or any(" " in key for key in keys or ())):
         columns = partial(_columns, topic, tags, " ".join(keys or ()), named)
     if bodies:
         messages = [fixed(body.encode()) for body in bodies]
@@ -355,6 +380,8 @@ def _from_json(topic: str, line: bytes) -> Message:
         tags=given.tags,
         keys=given.keys,
         properties=given.properties,
+        deliver_at=None if given.deliver_at is None else parse_zoned_time(given.deliver_at),
+        delay=None if given.delay is None else parse_delay(given.delay),
         delay_level=given.delay_level,
         flag=given.flag,
     )
