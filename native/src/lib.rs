@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 mod arrow;
 mod hashes;
 mod key_search;
+mod pulled;
 mod reads;
 
 #[pymodule]
@@ -22,6 +23,8 @@ mod rocketpy_native {
     use super::hashes::key_hashes;
     #[pymodule_export]
     use super::key_search::match_key;
+    #[pymodule_export]
+    use super::pulled::split_records;
     #[pymodule_export]
     use super::reads::{select_units, take_records};
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import repeat
 from operator import lt
 from typing import Final, TypeVar
 
@@ -19,7 +20,14 @@ from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.message.checksum import PROPERTY_BODY_CHECKSUM, verify_body_checksum
 from rocketpy.protocol.message.compression import InflatesTooFar, body_limit, decompress
 from rocketpy.protocol.message.properties import find
-from rocketpy.protocol.message.record import PackedRecord, Record, decode, decode_packed, salvage
+from rocketpy.protocol.message.record import (
+    Record,
+    decode,
+    envelope_properties,
+    open_envelope,
+    salvage,
+    split_records,
+)
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 
 E = TypeVar("E", bound=RocketError)
@@ -131,25 +139,42 @@ def decode_messages(
     max_body_bytes: limit of an inflated body. max_total_bytes: limit of all inflated bodies; the first body
     only has its own limit. verify: check CRCs and end-to-end checksums.
     """
-    records: list[Record | PackedRecord] = []
-    errors: dict[int, RecordCorrupt] = {}
-    damage = _read(data, queue, records, errors, verify=verify, own=own)
     bodies = _Bodies(max_body_bytes, max_total_bytes, verify)
-    if errors:
-        messages = [
-            bodies.message(record, queue) if (error := errors.get(index)) is None
-            else bodies.undecodable_message(record, queue, error)
-            for index, record in enumerate(records)
-        ]  # fmt: skip
-    else:
-        has_checksums = verify and _CHECKSUM_NAME in data
-        messages = [
-            MessageExt(record, queue, record.body)
-            if type(record) is PackedRecord and not has_checksums
-            else bodies.message(record, queue)
-            for record in records
-        ]
-    offsets = [record.queue_offset for record in records]
+    messages: list[MessageExt] = []
+    offsets: list[int] = []
+    damage = None
+    topic, queue_id = own if own is not None else (queue.topic, queue.queue_id)
+    has_checksums = verify and _CHECKSUM_NAME in data
+    at, end = 0, len(data)
+    while True:
+        at, envelopes, plain, queue_offsets = split_records(data, at, topic.encode(), queue_id, verify)
+        if has_checksums:
+            messages += map(bodies.message, envelopes, repeat(queue), plain)
+        else:
+            messages += map(MessageExt, envelopes, repeat(queue), plain)
+        offsets += queue_offsets
+        if at == end:
+            break
+        error: RecordCorrupt | None = None
+        try:
+            record = decode(data, at, check_crc=verify)
+        except RecordCorrupt as raised:
+            salvaged, error = salvage(data, at, topic), raised
+            if salvaged is None:
+                damage = _without_context(raised)
+                break
+            record = salvaged
+        if error is not None:
+            messages.append(bodies.undecodable_message(record, queue, error))
+        elif own is None or (record.topic, record.queue_id) == own:
+            messages.append(bodies.message(record, queue, record.body))
+        else:
+            raise RemoteProtocolError(
+                f"a record of queue {record.queue_id} of topic {record.topic!r} is in a response about queue "
+                f"{queue_id} of topic {topic!r}"
+            )
+        offsets.append(record.queue_offset)
+        at += record.size
     return Decoded(messages, offsets, bodies.failed, bodies.limited, damage)
 
 
@@ -169,7 +194,7 @@ def decode_message(data: bytes, broker_name: str, max_body_bytes: int, *, verify
     bodies = _Bodies(max_body_bytes, max_body_bytes, verify)
     queue = MessageQueue(record.topic, broker_name, record.queue_id)
     return (
-        bodies.message(record, queue)
+        bodies.message(record, queue, record.body)
         if rejection is None
         else bodies.undecodable_message(record, queue, rejection)
     )
@@ -196,35 +221,6 @@ def log_undecodable(messages: Sequence[MessageExt], log: logging.Logger) -> int:
     return len(found)
 
 
-def _read(
-    data: bytes,
-    queue: MessageQueue,
-    records: list[Record | PackedRecord],
-    errors: dict[int, RecordCorrupt],
-    *,
-    verify: bool,
-    own: tuple[str, int] | None,
-) -> RecordCorrupt | None:
-    """Append all records to `records`, and the errors of corrupt ones to `errors`, by index.
-
-    Returns the error of a record whose length is not reliable; the records after it are missing.
-    """
-    topic, queue_id = own or (queue.topic, None)
-    offset = 0
-    while True:
-        try:
-            decode_packed(data, topic, queue_id=queue_id, check_crc=verify, offset=offset, records=records)
-        except RecordCorrupt as error:
-            record = salvage(data, error.offset, topic)
-            if record is None:
-                return _without_context(error)
-            errors[len(records)] = error
-            records.append(record)
-            offset = error.offset + record.size
-        else:
-            return None
-
-
 class _Bodies:
     """Makes messages of the records of one response; `failed` and `limited` as in `Decoded`."""
 
@@ -237,27 +233,28 @@ class _Bodies:
         self._max_total_bytes = max_total_bytes
         self._verify = verify
 
-    def message(self, record: Record | PackedRecord, queue: MessageQueue) -> MessageExt:
-        """Return the message, with its body decompressed and verified."""
-        body = record.body
-        if isinstance(record, Record) and record.sys_flag & MessageSysFlag.COMPRESSED:
-            try:
-                body = self._inflated(body, record.sys_flag)
-            except RocketError as error:
-                return self._failed(record, queue, error)
-        checksum = find(record.properties, _CHECKSUM_NAME) if self._verify else None
+    def message(self, record: Record | bytes, queue: MessageQueue, body: bytes) -> MessageExt:
+        """Return the message of a record or envelope, with its body decompressed and verified."""
+        if isinstance(record, bytes):
+            properties = envelope_properties(record)
+        else:
+            properties = record.properties
+            if record.sys_flag & MessageSysFlag.COMPRESSED:
+                try:
+                    body = self._inflated(body, record.sys_flag)
+                except RocketError as error:
+                    return self._failed(record, queue, error)
+        checksum = find(properties, _CHECKSUM_NAME) if self._verify else None
         if checksum is not None and verify_body_checksum(checksum.decode("ascii", "replace"), body) is False:
+            whole = open_envelope(record, body) if isinstance(record, bytes) else record
             return self.undecodable_message(
-                record, queue, RecordCorrupt(0, f"body does not match its producer's {checksum!r}")
+                whole, queue, RecordCorrupt(0, f"body does not match its producer's {checksum!r}")
             )
         return MessageExt(record, queue, body)
 
-    def undecodable_message(
-        self, record: Record | PackedRecord, queue: MessageQueue, error: RecordCorrupt
-    ) -> MessageExt:
+    def undecodable_message(self, record: Record, queue: MessageQueue, error: RecordCorrupt) -> MessageExt:
         """Return the message of a corrupt record; its error has the offset in the commit log."""
-        whole = record if isinstance(record, Record) else record.unpacked()
-        return self._failed(whole, queue, RecordCorrupt(whole.physical_offset, error.reason))
+        return self._failed(record, queue, RecordCorrupt(record.physical_offset, error.reason))
 
     def _inflated(self, body: bytes, sys_flag: int) -> bytes:
         """Raises RemoteProtocolError, ConfigInvalid."""
@@ -278,7 +275,7 @@ class _Bodies:
             )
         raise self.limited
 
-    def _failed(self, record: Record | PackedRecord, queue: MessageQueue, error: RocketError) -> MessageExt:
+    def _failed(self, record: Record, queue: MessageQueue, error: RocketError) -> MessageExt:
         self.failed += 1
         return MessageExt(record, queue, record.body, None, _without_context(error))
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import msgspec
 
@@ -25,7 +25,15 @@ from rocketpy.protocol.java import trim
 from rocketpy.protocol.message import properties as names
 from rocketpy.protocol.message.checksum import PROPERTY_BODY_CHECKSUM
 from rocketpy.protocol.message.message_id import UniqueIdGenerator, message_id
-from rocketpy.protocol.message.record import MAX_TOPIC_BYTES, PackedRecord, Record, host_text
+from rocketpy.protocol.message.record import (
+    MAX_TOPIC_BYTES,
+    Record,
+    envelope_properties,
+    envelope_queue_offset,
+    envelope_topic,
+    host_text,
+    open_envelope,
+)
 
 DEFAULT_TOPIC: Final = "TBW102"
 """The topic whose route is used for topics that do not exist yet. Source: RocketMQ MixAll."""
@@ -400,7 +408,8 @@ def _with_ids(
 class MessageExt(msgspec.Struct, gc=False, eq=False):
     """A received message."""
 
-    _record: Record | PackedRecord
+    _record: Record | bytes
+    """Or the envelope of the record, see `split_records`. Most consumers need only the body."""
     queue: Final[MessageQueue]
     """The queue that it was read from."""
     body: Final[bytes]
@@ -412,23 +421,29 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
 
     @property
     def _whole(self) -> Record:
-        """The record, unpacked on first use; most consumers never need it."""
+        """The record, decoded on first use."""
         record = self._record
-        if isinstance(record, PackedRecord):
-            record = self._record = record.unpacked()
-        return record
+        if type(record) is bytes:
+            record = self._record = open_envelope(record, self.body)
+        return cast("Record", record)
 
     @property
     def topic(self) -> str:
         """The topic it is stored under."""
-        return self._record.topic
+        record = self._record
+        return envelope_topic(record) if type(record) is bytes else self._whole.topic
 
     @property
     def properties(self) -> dict[str, str]:
         """All properties, with the reserved ones; decoded on first use."""
         if self._properties is None:
-            self._properties = names.decode(self._record.properties)
+            self._properties = names.decode(self._encoded_properties)
         return self._properties
+
+    @property
+    def _encoded_properties(self) -> bytes:
+        record = self._record
+        return envelope_properties(record) if type(record) is bytes else self._whole.properties
 
     @property
     def tags(self) -> str | None:
@@ -490,7 +505,8 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
     @property
     def queue_offset(self) -> int:
         """The offset in the queue."""
-        return self._record.queue_offset
+        record = self._record
+        return envelope_queue_offset(record) if type(record) is bytes else self._whole.queue_offset
 
     @property
     def physical_offset(self) -> int:
@@ -572,7 +588,7 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
 
     def with_topic(self, topic: str) -> MessageExt:
         """Return a copy with another topic, such as the one without the namespace."""
-        if topic == self._record.topic:
+        if topic == self.topic:
             return self
         queue = MessageQueue(topic, self.queue.broker_name, self.queue.queue_id)
         record = msgspec.structs.replace(self._whole, topic=topic)

@@ -92,7 +92,10 @@ def main() -> None:
             lambda: many_records(positions, [size] * COUNT),
             lambda: b"".join(map(one_record, positions)),
         ),
-        "decode_packed, decode": (lambda: record.decode_packed(data, "T"), lambda: walk(data)),
+        "split_records, decode": (
+            lambda: record.split_records(data, 0, b"T", 0, True),
+            lambda: walk(data),
+        ),
         "is_intact, peek": (
             lambda: [record.is_intact(single, 0) for _ in range(COUNT)],
             lambda: [record.peek(single, check_crc=True) for _ in range(COUNT)],

@@ -39,10 +39,10 @@ from rocketpy.errors import (
     LocalProtocolError,
     MessageTooLarge,
     RecordCorrupt,
-    RemoteProtocolError,
     TopicInvalid,
     TornTail,
 )
+from rocketpy.native import has_native_form
 from rocketpy.protocol.message.properties import MAX_PROPERTIES_BYTES
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 
@@ -123,6 +123,7 @@ _PLACE: Final = head_fields("size", "magic", "body_crc", "physical_offset", "sys
 _CONSUMED: Final = head_fields(
     "size", "magic", "body_crc", "queue_id", "queue_offset", "sys_flag", "body_length"
 )
+_QUEUE_OFFSET: Final = head_fields("queue_offset")
 _PROPERTIES_LENGTH: Final = Struct(">H")
 _HOSTS: Final = {8: (socket.AF_INET, Struct(">4si")), 20: (socket.AF_INET6, Struct(">16si"))}
 
@@ -150,26 +151,6 @@ class Record(msgspec.Struct, gc=False):
     """As UTF-8 text, see `properties.decode`."""
     body_crc: int = 0
     size: int = 0
-
-
-class PackedRecord(msgspec.Struct, gc=False, eq=False):
-    """One stored message as `decode_packed` returns it: the fields that every consumer reads are decoded.
-
-    Its hosts are IPv4, its body is not compressed.
-
-    Other fields: see `Record`.
-    """
-
-    head: bytes
-    """The record up to its body."""
-    queue_offset: int
-    topic: str
-    body: bytes
-    properties: bytes
-
-    def unpacked(self) -> Record:
-        """Return the whole record."""
-        return _record(_HEAD.unpack(self.head), self.topic, self.body, self.properties)
 
 
 class RecordView(NamedTuple):
@@ -363,82 +344,91 @@ def decode(buffer: Buffer, offset: int = 0, *, check_crc: bool = True) -> Record
 
 def decode_all(buffer: Buffer, *, check_crc: bool = True) -> list[Record]:
     """Decode every record in the body of a pull response. Raises as `decode`."""
-    return [
-        record if isinstance(record, Record) else record.unpacked()
-        for record in decode_packed(buffer, check_crc=check_crc)
-    ]
-
-
-def decode_packed(
-    buffer: Buffer,
-    topic: str = "",
-    *,
-    queue_id: int | None = None,
-    check_crc: bool = True,
-    offset: int = 0,
-    records: list[Record | PackedRecord] | None = None,
-) -> list[Record | PackedRecord]:
-    """Decode every record; most become a `PackedRecord`, with only the fields that every consumer reads.
-
-    A record is packed if it has IPv4 hosts, an uncompressed body, and the topic of the record before it
-    (`topic` for the first one). `decode` handles all others, valid or not. Faster than `decode` for each
-    record: see `tools/bench/codecs.py`.
-
-    queue_id: raise RemoteProtocolError for a record of another topic or queue. offset: where to begin.
-    records: the list to append to; it keeps the records before a bad one. Raises as `decode`.
-    """
-    wanted = topic, queue_id
-    data = buffer if type(buffer) is bytes else bytes(buffer)
-    unpack = _CONSUMED.unpack_from
-    if records is None:
-        records = []
-    end = len(data)
-    topic_field = _topic_field(topic)
-    if len(topic_field) > 1 + MAX_TOPIC_BYTES:
-        topic, topic_field = "", _topic_field("")
-    between_bytes, between, properties_length = len(topic_field) + 2, b"", -1  # body end to properties
+    records: list[Record] = []
+    offset, end = 0, len(buffer)
     while offset < end:
-        if end - offset >= FIXED_BYTES:
-            size, magic, body_crc, record_queue_id, queue_offset, sys_flag, body_length = unpack(data, offset)
-            body_at = offset + HEAD_BYTES
-            topic_at = body_at + body_length
-            properties_at = topic_at + between_bytes
-            following = offset + size
-            if following - properties_at != properties_length and 0 <= following - properties_at <= 0xFFFF:
-                properties_length = following - properties_at
-                between = topic_field + _PROPERTIES_LENGTH.pack(properties_length)
-            if (
-                magic == MESSAGE_MAGIC
-                and not sys_flag & _UNUSUAL
-                and body_length >= 0
-                and properties_at + properties_length == following <= end
-                and 0 <= properties_length <= MAX_PROPERTIES_BYTES
-                and data[topic_at:properties_at] == between
-                and (record_queue_id == queue_id or queue_id is None)
-            ):
-                body = data[body_at:topic_at]
-                if check_crc and crc32(body) & 0x7FFFFFFF != body_crc:
-                    raise _crc_mismatch(offset, body, body_crc)
-                records.append(
-                    PackedRecord(
-                        data[offset:body_at], queue_offset, topic, body, data[properties_at:following]
-                    )
-                )
-                offset = following
-                continue
-        record = decode(data, offset, check_crc=check_crc)
-        if queue_id is not None and (record.topic, record.queue_id) != wanted:
-            raise RemoteProtocolError(
-                f"a record of queue {record.queue_id} of topic {record.topic!r} is in a response about queue "
-                f"{queue_id} of topic {topic!r}"
-            )
+        record = decode(buffer, offset, check_crc=check_crc)
         records.append(record)
         offset += record.size
-        if record.topic != topic:
-            topic = record.topic
-            topic_field = _topic_field(topic)
-            between_bytes, between, properties_length = len(topic_field) + 2, b"", -1
     return records
+
+
+@has_native_form
+def split_records(
+    data: bytes, start: int, topic: bytes, queue_id: int, check_crc: bool
+) -> tuple[int, list[bytes], list[bytes], list[int]]:
+    """Split usual records of one queue, from `start` to the first record that is not usual.
+
+    A record is usual if it has this topic and queue, IPv4 hosts and an uncompressed body, and is valid.
+    `decode` handles all others. check_crc: whether the CRC of the body is checked.
+
+    Returns where the first other record begins, or the end of the data; then for each record its envelope
+    (the record without its body, see `open_envelope`), its body, and its queue offset.
+    """
+    envelopes: list[bytes] = []
+    bodies: list[bytes] = []
+    queue_offsets: list[int] = []
+    unpack, end = _CONSUMED.unpack_from, len(data)
+    topic_field = bytes((len(topic),)) + topic if len(topic) <= MAX_TOPIC_BYTES else b"\xff"
+    between, properties_length = b"", -1
+    at, last = start, end - FIXED_BYTES
+    while at <= last:
+        size, magic, body_crc, record_queue, queue_offset, sys_flag, body_length = unpack(data, at)
+        body_at, following = at + HEAD_BYTES, at + size
+        body_end = body_at + body_length
+        properties_at = body_end + 2 + len(topic_field)
+        if following - properties_at != properties_length:
+            properties_length = following - properties_at
+            if not 0 <= properties_length <= MAX_PROPERTIES_BYTES:
+                break
+            between = topic_field + _PROPERTIES_LENGTH.pack(properties_length)
+        if (
+            magic != MESSAGE_MAGIC
+            or record_queue != queue_id
+            or sys_flag & _UNUSUAL
+            or body_length < 0
+            or following > end
+            or data[body_end:properties_at] != between
+        ):
+            break
+        body = data[body_at:body_end]
+        if check_crc and crc32(body) & 0x7FFFFFFF != body_crc:
+            break
+        envelopes.append(data[at:body_at] + data[body_end:following])
+        bodies.append(body)
+        queue_offsets.append(queue_offset)
+        at = following
+    return at, envelopes, bodies, queue_offsets
+
+
+def open_envelope(envelope: bytes, body: bytes) -> Record:
+    """Return the record of an envelope and a body of `split_records`."""
+    fields = _HEAD.unpack_from(envelope)
+    return _record(fields, envelope_topic(envelope), body, envelope_properties(envelope))
+
+
+def PackedRecord(  # noqa: N802 - the name of a class in pickles of earlier versions
+    head: bytes, _queue_offset: int, topic: str, body: bytes, properties: bytes
+) -> Record:
+    """Return the record of a message that an earlier version pickled. head: the record up to its body."""
+    fields: tuple[Any, ...] = _HEAD.unpack(head)
+    return _record(fields, topic, body, properties)
+
+
+def envelope_properties(envelope: bytes) -> bytes:
+    """Return the properties of an envelope of `split_records`."""
+    return envelope[FIXED_BYTES + envelope[HEAD_BYTES] :]
+
+
+def envelope_topic(envelope: bytes) -> str:
+    """Return the topic of an envelope of `split_records`."""
+    return str(envelope[HEAD_BYTES + 1 : HEAD_BYTES + 1 + envelope[HEAD_BYTES]], "utf-8")
+
+
+def envelope_queue_offset(envelope: bytes) -> int:
+    """Return the queue offset of an envelope of `split_records`."""
+    queue_offset: int = _QUEUE_OFFSET.unpack_from(envelope)[0]
+    return queue_offset
 
 
 def salvage(data: bytes, offset: int, topic: str) -> Record | None:
@@ -476,12 +466,6 @@ def _record(fields: tuple[Any, ...], topic: str, body: bytes, properties: bytes)
         store_timestamp, store_host, reconsume_times, prepared_transaction_offset, body, properties, body_crc,
         size,
     )  # fmt: skip
-
-
-def _topic_field(topic: str) -> bytes:
-    """Encode the topic field of a record."""
-    name = topic.encode()
-    return bytes((len(name) & 0xFF,)) + name
 
 
 def peek(buffer: Buffer, offset: int = 0, *, check_crc: bool = False) -> RecordView:

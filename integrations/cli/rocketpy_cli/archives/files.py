@@ -28,12 +28,7 @@ import msgspec
 
 from rocketpy.errors import ConfigInvalid, RecordCorrupt, RocketError
 from rocketpy.protocol.message.properties import find
-from rocketpy.protocol.message.record import (
-    MESSAGE_MAGIC,
-    PackedRecord,
-    decode_packed,
-    head_fields,
-)
+from rocketpy.protocol.message.record import MESSAGE_MAGIC, decode_all, head_fields
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -41,7 +36,6 @@ FORMAT: Final = 1
 _MANIFEST: Final = "manifest.json"
 _SIZE: Final = head_fields("size")
 _START: Final = head_fields("size", "magic", "queue_offset")
-_NUMBERS: Final = head_fields("size", "flag", "sys_flag", "born_timestamp")
 _UNIQUE_ID: Final = b"UNIQ_KEY"
 
 
@@ -256,15 +250,12 @@ class StoredMessage(NamedTuple):
 
 def stored_messages(data: bytes) -> list[StoredMessage]:
     """Return the messages of whole records. Raises RecordCorrupt, also if the CRC of a body is wrong."""
-    unpack, found = _NUMBERS.unpack_from, []
-    for record in decode_packed(data):
-        if isinstance(record, PackedRecord):
-            size, flag, sys_flag, born_ms = unpack(record.head)
-        else:
-            size, flag = record.size, record.flag
-            sys_flag, born_ms = record.sys_flag, record.born_timestamp
-        found.append(StoredMessage(flag, record.body, record.properties, sys_flag, born_ms, size))
-    return found
+    return [
+        StoredMessage(
+            record.flag, record.body, record.properties, record.sys_flag, record.born_timestamp, record.size
+        )
+        for record in decode_all(data)
+    ]
 
 
 def read_messages(path: Path, position: int, end: int, count_bytes: int) -> list[StoredMessage]:

@@ -319,31 +319,52 @@ def test_hosts_as_bytes_and_text() -> None:
         record.host_text(b"1234")
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 255, 256])
-def test_properties_of_any_length_are_read_quickly(size: int) -> None:
-    """A consumer would get a message with another's properties, or slowly."""
-    data = make(properties=b"p" * size)
-    found = record.decode_packed(data * 2, "GoldenTopic")
-    assert [type(one) for one in found] == [record.PackedRecord] * 2
-    assert record.decode_all(data * 2) == [record.decode(data)] * 2
+def split(data: bytes, topic: bytes = b"GoldenTopic", start: int = 0) -> tuple[int, list[Record]]:
+    """The records that `split_records` takes, and where it stops."""
+    end, envelopes, bodies, offsets = record.split_records(data, start, topic, 3, True)
+    records = list(map(record.open_envelope, envelopes, bodies))
+    assert [one.queue_offset for one in records] == offsets
+    assert list(map(record.envelope_queue_offset, envelopes)) == offsets
+    assert list(map(record.envelope_topic, envelopes)) == [one.topic for one in records]
+    assert list(map(record.envelope_properties, envelopes)) == [one.properties for one in records]
+    return end, records
 
 
 @pytest.mark.parametrize("topic", ["T", "Topic", "GoldenTopic"])
-def test_properties_of_changing_lengths_are_read_quickly(topic: str) -> None:
-    """Decoding would take twice as long for messages whose properties differ."""
-    sizes = (1, 2, 1, 0, 1, 255, 256, 1, 300)
-    written = [make(topic=topic.encode(), properties=b"p" * size) for size in sizes]
-    found = record.decode_packed(b"".join(written), topic)
-    assert [type(one) for one in found] == [record.PackedRecord] * len(sizes)
-    assert [one.properties for one in found] == [b"p" * size for size in sizes]
+def test_usual_records_are_split_as_they_are_decoded(topic: str) -> None:
+    """A consumer would get a message with another's properties."""
+    sizes = (0, 1, 2, 1, 0, 255, 256, 256, 1, 32767)
+    data = b"".join(make(topic=topic.encode(), properties=b"p" * size) for size in sizes)
+    assert split(data, topic.encode()) == (len(data), record.decode_all(data))
 
 
-@pytest.mark.parametrize("topics", ["AABBAA", "BBAABB"])
-def test_only_the_first_record_of_another_topic_is_read_slowly(topics: str) -> None:
-    """A reader of several topics, as of retries, would spend twice the time on all that follow."""
-    found = record.decode_packed(b"".join(make(topic=topic.encode()) for topic in topics))
-    assert [type(one) for one in found] == [Record, record.PackedRecord] * 3
-    assert "".join(one.topic for one in found) == topics
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"topic": b"AnotherTopic"},
+        {"topic": b"t" * 127},
+        {"queue_id": 1},
+        {"sys_flag": 0x1},
+        {"sys_flag": 0x10, "born_host": HOST_V6},
+        {"sys_flag": 0x20, "store_host": HOST_V6},
+    ],
+)
+def test_records_are_split_up_to_an_unusual_one(changes: dict[str, Any]) -> None:
+    """A compressed body would be delivered as it is, or a message of another queue."""
+    usual = make()
+    data = usual + make(**changes) + usual
+    assert split(data) == (len(usual), [record.decode(usual)])
+    assert split(data, start=len(data) - len(usual)) == (len(data), [record.decode(usual)])
+
+
+@pytest.mark.parametrize("at", [3, 4, 8, 84, 87, 88])
+def test_records_are_split_up_to_a_damaged_one(at: int) -> None:
+    """A consumer would get a damaged body, or a part of the next message."""
+    usual = make()
+    damaged = bytearray(usual)
+    damaged[at] ^= 1
+    assert split(usual + damaged + usual)[0] == len(usual)
+    assert split(usual + usual[:-1])[0] == len(usual)
 
 
 @pytest.mark.parametrize("sys_flag", [0, 0x10, 0x20, 0x30])
