@@ -6,15 +6,17 @@ PYTEST_DONT_REWRITE: without this word, pytest warns in a process that has impor
 """
 
 import sys
-from importlib import import_module
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
 
 from rocketpy._version import __version__ as __version__
 from rocketpy._version import warn_of_namesake
 
+# Imports nothing else: Ctrl-C during this import would end the command `rocketpy` with a traceback.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any, Final
+
     from rocketpy.admin.admin_client import AdminClient as AdminClient
     from rocketpy.admin.dead_letters import DeadLetters as DeadLetters
     from rocketpy.client.message_index import QueryResult as QueryResult
@@ -83,7 +85,7 @@ if TYPE_CHECKING:
     from rocketpy.results import Unfinished as Unfinished
 
 
-_NAMES: Final = {
+_NAMES: "Final" = {
     "rocketpy.admin.admin_client": ("AdminClient",),
     "rocketpy.admin.dead_letters": ("DeadLetters",),
     "rocketpy.client.message_index": ("QueryResult",),
@@ -151,13 +153,13 @@ _NAMES: Final = {
     ),
 }
 """Module -> the public names in it. A test compares them with the imports above."""
-_MODULE_OF: Final = {name: module for module, names in _NAMES.items() for name in names}
-_PARTS: Final = frozenset({
+_MODULE_OF: "Final" = {name: module for module, names in _NAMES.items() for name in names}
+_PARTS: "Final" = frozenset({
     "admin", "client", "config", "consumer", "errors", "hooks", "logs", "message", "producer", "protocol",
     "results", "runtime", "telemetry", "transport",
 })  # fmt: skip
 """Modules and packages that ``import rocketpy`` alone makes available."""
-_FORMER: Final = {
+_FORMER: "Final" = {
     "rocketpy.consumer.settings": "rocketpy.consumer.config",
     "rocketpy.consumer.subscription": "rocketpy.consumer.fetch.subscription",
     "rocketpy.message_columns": "rocketpy.message.columns",
@@ -171,8 +173,10 @@ if not TYPE_CHECKING:  # a type checker would accept every name
     __all__ = ["__version__"]
     __all__ += list(_MODULE_OF)
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> "Any":
         """Import a public name, or a part of the package, when it is used first."""
+        from importlib import import_module
+
         if name in _MODULE_OF:
             found = getattr(import_module(_MODULE_OF[name]), name)
         elif name in _PARTS:
@@ -190,16 +194,21 @@ if not TYPE_CHECKING:  # a type checker would accept every name
 class _FormerPaths:
     """Finds modules by their former paths. A module has one object for all its import paths."""
 
-    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        # Not a Loader of importlib.abc, which loads 30 modules.
-        return ModuleSpec(name, self) if name in _FORMER else None  # type: ignore[arg-type]
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> "ModuleSpec | None":
+        if name not in _FORMER:
+            return None
+        from importlib.machinery import ModuleSpec
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return ModuleSpec(name, self)  # type: ignore[arg-type] # importlib.abc.Loader would load 30 modules
+
+    def create_module(self, spec: "ModuleSpec") -> "ModuleType":
+        from importlib import import_module
+
         module = import_module(_FORMER[spec.name])
         spec.loader_state = module.__spec__
         return module
 
-    def exec_module(self, module: ModuleType) -> None:
+    def exec_module(self, module: "ModuleType") -> None:
         if module.__spec__ is not None:
             module.__spec__ = (
                 module.__spec__.loader_state

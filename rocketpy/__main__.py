@@ -3,15 +3,12 @@
 The client never imports the command; it finds it by its entry point, as it finds the embedded servers.
 """
 
-from __future__ import annotations
-
 import sys
-from typing import Any, Final
 
-_COMMAND: Final = "rocketpy"
-_FIX: Final = 'pip install "rocketpy-mq[cli]"'
-_WRONG_USAGE: Final = 2
-_INTERRUPTED: Final = 130
+_COMMAND = "rocketpy"
+_FIX = 'pip install "rocketpy-mq[cli]"'
+_WRONG_USAGE = 2
+_INTERRUPTED = 130
 
 
 def main() -> int:
@@ -21,13 +18,13 @@ def main() -> int:
         The command's exit status; 2 if it is not installed, 130 after Ctrl-C.
     """
     try:
-        from importlib.metadata import entry_points  # noqa: PLC0415 - Ctrl-C while it loads 40 modules
+        from importlib.metadata import entry_points  # Ctrl-C while it loads 40 modules
 
         found = list(entry_points(group="console_scripts", name=_COMMAND))
         if not found:
             print(f"rocketpy: the command is not installed: {_FIX}", file=sys.stderr)
             return _WRONG_USAGE
-        command: Any = found[0].load()
+        command = found[0].load()
     except ModuleNotFoundError as error:
         if error.name not in (found[0].module, found[0].module.partition(".")[0]):
             raise  # the command's own modules lack something

@@ -6,8 +6,6 @@ PYTEST_DONT_REWRITE: see `rocketpy`.
 """
 
 import sys
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
 
 if sys.platform != "linux":
     raise ImportError(
@@ -29,7 +27,11 @@ if _reason is not None:
         "pip uninstall rocketpy rocketpy-mq, then pip install rocketpy-mq"
     )
 
+# Imports nothing else: Ctrl-C during this import would end the command `rocketpy-broker` with a traceback.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Final
+
     from rocketpy_broker.broker.broker import Broker as Broker
     from rocketpy_broker.broker.broker import BrokerHealth as BrokerHealth
     from rocketpy_broker.config.file import load_broker_config as load_broker_config
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from rocketpy_broker.namesrv import NameServer as NameServer
 
 
-_MODULE_OF: Final = {
+_MODULE_OF: "Final" = {
     "Broker": "rocketpy_broker.broker.broker",
     "BrokerConfig": "rocketpy_broker.config.model",
     "BrokerHealth": "rocketpy_broker.broker.broker",
@@ -51,7 +53,7 @@ _MODULE_OF: Final = {
     "load_namesrv_config": "rocketpy_broker.config.file",
 }
 """Public name -> its module. A test compares them with the imports above."""
-_PARTS: Final = frozenset({
+_PARTS: "Final" = frozenset({
     "broker", "config", "embedded", "filter", "handlers", "metrics", "namesrv", "replication", "security",
     "services", "store",
 })  # fmt: skip
@@ -60,8 +62,10 @@ _PARTS: Final = frozenset({
 if not TYPE_CHECKING:  # a type checker would accept every name
     __all__ = list(_MODULE_OF)
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> "Any":
         """Import a public name, or a part of the package, when it is used first."""
+        from importlib import import_module
+
         if name in _MODULE_OF:
             found = getattr(import_module(_MODULE_OF[name]), name)
         elif name in _PARTS:

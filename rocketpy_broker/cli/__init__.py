@@ -1,22 +1,20 @@
 """The command `rocketpy-broker`.
 
-`main` imports the other modules, so that Ctrl-C ends the command with one line at any time.
+`main` imports everything else, so that Ctrl-C ends the command with one line at any time.
 """
 
-from __future__ import annotations
-
-import gc
-import os
 import sys
-from collections.abc import Sequence
-from typing import Final
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["main"]
 
-_INTERRUPTED: Final = 130
+_INTERRUPTED = 130
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: "Sequence[str] | None" = None) -> int:
     """Run the command line.
 
     A stop that takes too long ends the process with exit status 3.
@@ -33,16 +31,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     status = 0
     try:
-        from rocketpy_broker.cli.app import run_command  # noqa: PLC0415 - Ctrl-C may come while it is imported
+        try:
+            from rocketpy_broker.cli.app import run_command
 
-        if arguments is None:
-            gc.freeze()  # collecting garbage in all modules would take a tenth of a short command's time
-        status = run_command(arguments)
-        sys.stdout.flush()
+            if arguments is None:
+                import gc
+
+                gc.freeze()  # collecting garbage in all modules would take a tenth of a short command's time
+            status = run_command(arguments)
+            sys.stdout.flush()
+        finally:
+            if arguments is None:
+                import signal
+
+                # Ctrl-C ends the interpreter's own clean-up without a traceback.
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
     except KeyboardInterrupt:
         print("rocketpy-broker: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except BrokenPipeError:  # the reader, such as head(1), has closed the pipe
+        import os
+
         # The interpreter flushes stdout at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status
