@@ -22,6 +22,7 @@ from rocketpy.config import MessageTraceConfig, ProducerConfig
 from rocketpy.errors import RocketError
 from rocketpy.hooks import ProcessEvent, SendEvent
 from rocketpy.message.message import Message, MessageExt
+from rocketpy.message.timers import find_timer
 from rocketpy.protocol.message import properties as names
 from rocketpy.protocol.message.trace import (
     Consumed,
@@ -240,7 +241,8 @@ def _sent_record(
     if names.PROPERTY_TRANSACTION_PREPARED in message.properties:
         kind = MessageKind.HALF
     else:
-        kind = MessageKind.DELAY if message.delay_level else MessageKind.NORMAL
+        is_delayed = message.delay_level or find_timer(message.properties) is not None
+        kind = MessageKind.DELAY if is_delayed else MessageKind.NORMAL
     return Sent(
         started_ns // 1_000_000,
         result.region,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from opentelemetry import trace
@@ -170,6 +172,19 @@ def test_an_empty_list_of_messages_has_no_span(recorder: Recorder) -> None:
             raise ValueError("oops")
     assert [span.name for span in recorder.spans()] == ["poll"]
     assert recorder.points("messaging.process.duration") == []
+
+
+def test_the_delivery_time() -> None:
+    """A span would not show when its message is to be delivered."""
+    name = "messaging.rocketmq.message.delivery_timestamp"
+    at = datetime(2100, 6, 1, 7, tzinfo=UTC)
+    found = message_attributes(Message("T", b"x", deliver_at=at))
+    assert (found[name], found["messaging.rocketmq.message.type"]) == (4115516400000, "delay")
+    before_ms = time.time_ns() // 1_000_000
+    shown = message_attributes(Message("T", b"x", delay=timedelta(hours=1)))[name]
+    assert isinstance(shown, int)
+    assert before_ms <= shown - 3_600_000 <= time.time_ns() // 1_000_000
+    assert name not in message_attributes(Message("T", b"x", delay_level=1))
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
 from rocketpy.errors import BrokerError, Outcome, RocketError
 from rocketpy.message import Message, MessageExt, MessageQueue
+from rocketpy.message.timers import deliver_at_of
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.message import properties as reserved
 from rocketpy.transport import Address
@@ -19,9 +22,7 @@ Value = str | int | float | bool | Sequence[str]
 Attributes = dict[str, Value]
 
 _GROUP_PROPERTY: Final = "__SHARDINGKEY"
-"""Delivery time, in ms since 1970; set by clients of RocketMQ 5.x."""
-_MS_DIGITS_MAX: Final = 18
-"""Longer times are omitted: senders may set any text, and attributes are 64-bit numbers."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def operation(name: str, kind: str, topic: str) -> Attributes:
@@ -49,9 +50,10 @@ def message_attributes(message: Message | MessageExt) -> Attributes:
         found[names.DELAY_LEVEL] = message.delay_level
     if group := properties.get(_GROUP_PROPERTY):
         found[names.MESSAGE_GROUP] = group
-    delivery = properties.get(reserved.TIMER_DELIVER_MS, "")
-    if delivery.isdecimal() and len(delivery) <= _MS_DIGITS_MAX:
-        found[names.DELIVERY_TIME] = int(delivery)
+    if not reserved.TIMER_PROPERTIES.isdisjoint(properties):
+        born_ms = message.born_timestamp if isinstance(message, MessageExt) else time.time_ns() // 1_000_000
+        if (deliver_at := deliver_at_of(properties, born_ms)) is not None:
+            found[names.DELIVERY_TIME] = (deliver_at - _EPOCH) // timedelta(milliseconds=1)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
@@ -51,22 +52,23 @@ async def test_sends_are_reported() -> None:
             plain = await producer.send(Message("T", b"hello", tags="paid", keys=["a", "b"]))
             batch = await producer.send_batch([Message("T", b"1"), Message("T", b"22")])
             delayed = await producer.send(Message("T", b"later", delay_level=1))
+            timed = await producer.send(Message("T", b"later", delay=timedelta(seconds=1)))
             half = await producer.send_in_transaction(
                 Message("T", b"half"),
                 local_transaction=lambda _: LocalTransactionState.COMMIT,
                 check=lambda _: LocalTransactionState.UNKNOWN,
             )
             producer.send_oneway(Message("T", b"no response"))
-        records, keys = await reports(cluster, "RMQ_SYS_TRACE_TOPIC", 5)
+        records, keys = await reports(cluster, "RMQ_SYS_TRACE_TOPIC", 6)
         found = {record.message_id: record for record in records if isinstance(record, Sent)}
-        assert len(records) == len(found) == 5
+        assert len(records) == len(found) == 6
         first = found[plain.message_id]
         assert (first.group, first.topic, first.tags, first.keys) == ("senders", "T", "paid", "a b")
         assert (first.region, first.store_host, first.body_bytes) == ("DefaultRegion", address, 5)
         assert (first.offset_message_id, first.success) == (plain.offset_message_id, True)
         assert [found[result.message_id].body_bytes for result in batch] == [1, 2]
-        kinds = [found[result.message_id].kind for result in (plain, delayed, half)]
-        assert kinds == [MessageKind.NORMAL, MessageKind.DELAY, MessageKind.HALF]
+        kinds = [found[result.message_id].kind for result in (plain, delayed, timed, half)]
+        assert kinds == [MessageKind.NORMAL, MessageKind.DELAY, MessageKind.DELAY, MessageKind.HALF]
         assert keys == {*found, "a", "b"}
 
 

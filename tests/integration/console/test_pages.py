@@ -147,6 +147,28 @@ async def test_a_message_is_sent_once_it_is_confirmed(browser: Browser, cluster:
     assert (message.body, message.keys, message.tags) == (b"first\nsecond <i>", ("a", "b"), "red")
 
 
+async def test_a_message_is_sent_with_a_delay(browser: Browser, cluster: EmbeddedCluster) -> None:
+    """The delivery that was confirmed would not be the one of the message."""
+    form = await browser.text("/send")
+    for delivery, words in (
+        ("3", "&#39;3&#39; is not a time"),
+        ("soon", "&#39;soon&#39; is not a time"),
+        ("90x", "&#39;90x&#39; is not a delay"),
+        ("2100-06-01T09:00", "has no time zone"),
+    ):
+        refused = await browser.submit("/send", form, topic="T", body="x", delivery=delivery)
+        assert refused.status_code == 400
+        assert words in refused.text
+    fields = {"topic": "T", "body": "x", "delivery": "2000-06-01T09:00+02:00"}
+    question = await browser.submit("/send", form, **fields)
+    assert "2000-06-01T09:00+02:00" in question.text
+    delayed = await browser.submit("/send", form, topic="T", body="x", delivery="1s")
+    sent = await browser.submit("/send", delayed.text, step="confirmed", topic="T", body="x", delivery="1s")
+    assert "The message was sent" in sent.text
+    store = cluster.brokers[0].store
+    assert store.max_offset_in_queue("SCHEDULE_TOPIC_XXXX", 0) or sent.text.count("TIMER_DELAY_MS")
+
+
 async def test_offsets_are_reset_after_a_preview(
     browser: Browser, cluster: EmbeddedCluster, producer: Producer
 ) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any, Literal
 
 import pytest
@@ -24,6 +26,7 @@ from rocketpy import (
     SendStatus,
 )
 from rocketpy.errors import BrokerError, MessageInvalid
+from rocketpy.protocol.codes import ResponseCode
 from tests.interop import probe
 from tests.interop.cluster import Cluster
 from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer
@@ -79,19 +82,30 @@ async def test_both_readers_get_unchanged_messages(servers: Cluster) -> None:
 async def test_timer_messages_go_only_to_brokers_that_have_them(servers: Cluster) -> None:
     """Consumers would get them at once: those of a batch, or at brokers of 4.x."""
     topic = servers.topic("timers")
-    timer = Message(topic, b"later", properties={"TIMER_DELAY_SEC": "2"})
+    timer = Message(topic, b"later", delay=timedelta(seconds=2))
     async with producer(servers) as sender, consumer(servers) as reader:
         await sender.send(Message(topic, b"now"))
-        if servers.version.startswith("4."):
-            with pytest.raises(MessageInvalid, match="makes a timer message"):
+        refusal = None
+        try:
+            await sender.send(Message(topic, b"never", delay=timedelta(days=4)))
+        except (MessageInvalid, BrokerError) as error:
+            refusal = error
+        if isinstance(refusal, MessageInvalid):
+            assert "has no timers, and no delay level for delay 4 days, 0:00:00: " in str(refusal)
+            assert "; the nearest is 18 (2h);" in str(refusal)
+            with pytest.raises(MessageInvalid, match="has no timers, and no delay level for delay 0:00:02: "):
                 await sender.send(timer)
             return
+        assert isinstance(refusal, BrokerError)
+        assert (refusal.code, refusal.outcome) == (ResponseCode.MESSAGE_ILLEGAL, Outcome.NOT_SENT)
+        assert re.search("259200|3 days", str(refusal))  # the limit, timerMaxDelaySec
         sent_ms = time.time_ns() // 1_000_000
         await asyncio.gather(*(sender.send_nowait(timer) for _ in range(20)))
         await known(servers, topic, 21)
         later = [message for message in await read_all(reader, topic) if message.body == b"later"]
         assert len(later) == 20
         assert min(message.store_timestamp for message in later) >= sent_ms + 900  # it delivers by the second
+        assert len(await asyncio.to_thread(servers.pull_all, topic)) == 21
 
 
 async def test_both_readers_get_unchanged_messages_of_automatic_batches(servers: Cluster) -> None:

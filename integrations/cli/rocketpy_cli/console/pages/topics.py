@@ -16,8 +16,9 @@ from rocketpy.protocol.message.properties import split_keys
 from rocketpy_cli.console.guard import form_of
 from rocketpy_cli.console.pages.base import Pages, required
 from rocketpy_cli.console.views import link, page_of
+from rocketpy_cli.positions import parse_delay, parse_zoned_time
 
-_FIELDS = ("topic", "tags", "keys", "body")
+_FIELDS = ("topic", "tags", "keys", "delivery", "body")
 
 
 class TopicPages(Pages):
@@ -88,9 +89,13 @@ class SendPages(Pages):
 def _message(form: Mapping[str, str]) -> Message:
     # Browsers send all line ends as CR LF.
     body = form.get("body", "").replace("\r\n", "\n").encode()
+    delivery = trim(form.get("delivery", ""))
+    is_delay = delivery[:-1].isdecimal()
     return Message(
         required(form, "topic"),
         body,
         tags=trim(form.get("tags", "")) or None,
         keys=split_keys(form.get("keys")),
+        deliver_at=parse_zoned_time(delivery) if delivery and not is_delay else None,
+        delay=parse_delay(delivery) if is_delay else None,
     )
