@@ -1,4 +1,4 @@
-"""Charts of docs/benchmarks.md, drawn from the results that the page records.
+"""Charts of docs/benchmarks.md, drawn from the results that docs/benchmarks/ records.
 
 python -m tools.bench.charts    writes docs/images/bench-NAME.svg for each chart of recorded.json
 """
