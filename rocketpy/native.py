@@ -73,8 +73,24 @@ def _find() -> tuple[ModuleType | None, str]:
 _native, _form = _load(os.environ.get("ROCKETPY_NATIVE", ""))
 
 
+_lacking: Final[list[str]] = []
+"""Names of functions that the native package lacks, because it was built from other sources."""
+
+
+def _missing(name: str) -> None:
+    """Note a function that runs in its Python form. Raises ImportError if native forms are required."""
+    _lacking.append(name)
+    if os.environ.get("ROCKETPY_NATIVE") == "1":
+        raise ImportError(f"ROCKETPY_NATIVE=1 requires native forms, but {native_form()}")
+
+
 def native_form() -> str:
     """Return which forms run: "native", or "pure Python: " and the reason."""
+    if _lacking:
+        return (
+            f"partly native: rocketpy-mq-native lacks {', '.join(_lacking)}; "
+            "install it in the version of rocketpy-mq"
+        )
     return _form
 
 
@@ -84,7 +100,9 @@ def has_native_form(function: F) -> F:
     The native form has the same name in `rocketpy_native`, and takes the same positional arguments.
     """
     name = function.__name__
-    native = None if _native is None else getattr(_native, name)
+    native = None if _native is None else getattr(_native, name, None)
+    if _native is not None and native is None:
+        _missing(name)
     if name in FORMS:
         raise ValueError(f"two functions named {name} have native forms")
     FORMS[name] = Forms(function, native)

@@ -17,8 +17,8 @@ from tools.import_map import ROOT
 SHOW = "from rocketpy.native import native_form; print(native_form())"
 
 
-def shown(folder: Path, package: str | None, wanted: str | None) -> str:
-    """What a new interpreter prints, whose rocketpy_native has this text; the last line of an error."""
+def shown(folder: Path, package: str | None, wanted: str | None, script: str = SHOW) -> str:
+    """The last line that a script prints in a new interpreter, whose rocketpy_native has this text."""
     if package is not None:
         (folder / "rocketpy_native.py").write_text(package, "utf-8")
     environment = {name: text for name, text in os.environ.items() if name != "ROCKETPY_NATIVE"}
@@ -26,7 +26,12 @@ def shown(folder: Path, package: str | None, wanted: str | None) -> str:
         environment["ROCKETPY_NATIVE"] = wanted
     environment["PYTHONPATH"] = f"{folder}{os.pathsep}{ROOT}"
     done = subprocess.run(
-        [sys.executable, "-c", SHOW], capture_output=True, text=True, check=False, env=environment, cwd=folder
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        cwd=folder,
     )
     return (done.stdout or done.stderr).splitlines()[-1]
 
@@ -76,6 +81,16 @@ def test_a_package_of_another_version_is_not_used(tmp_path: Path) -> None:
         "install both in the same version",
         shown(tmp_path, "INTERFACE = 1000", None),
     )
+
+
+def test_a_function_that_the_package_lacks_runs_in_python(tmp_path: Path) -> None:
+    """A package that was built before the function was added would prevent every import."""
+    use = "import rocketpy_broker.store.index.index_hash as used; used.key_hash(0, b'k')\n"
+    package = f"INTERFACE = {FITS and FITS[1]}"
+    assert shown(tmp_path, package, None, use + SHOW).startswith(
+        "partly native: rocketpy-mq-native lacks key_hashes"
+    )
+    assert "ROCKETPY_NATIVE=1 requires native forms, but partly" in shown(tmp_path, package, "1", use + SHOW)
 
 
 def test_both_distributions_have_one_version() -> None:
