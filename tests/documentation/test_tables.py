@@ -355,6 +355,9 @@ def test_every_option_of_spark_is_in_a_guide() -> None:
     code = (SOURCES["pyspark_rocketmq"] / "options.py").read_text("utf-8")
     read = set(re.findall(r"options\.(?:text|number|flag|choice|duration_ms)\(\s*\"(\w+)\"", code))
     read |= {name for name in constants("options.py") if re.fullmatch(r"(starting|ending)[A-Z]\w+", name)}
+    settings = re.search(r"^_SETTINGS: Final = \{(.*?)^\}", code, re.MULTILINE | re.DOTALL)
+    assert settings is not None
+    read |= set(re.findall(r": \"(\w+)\"", settings[1]))
     read |= {"subscribe", "subscribePattern", "assign"}
     assert len(read) > 45
     guides = [(ROOT / f"docs/guides/spark-{name}.md").read_text("utf-8") for name in ("source", "sink")]
