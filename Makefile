@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test native test-native test-client slow planted console-test frameworks compatibility check format docs docs-serve package mutants interop interop-all mqadmin bench bench-quick bench-compare soak attack faults spark spark35 spark40 spark41 spark-versions spark-rows spark-kills spark-demo lock audit sbom clean distclean
+.PHONY: help demo test native test-native test-client slow planted console-test frameworks compatibility check format docs docs-serve package mutants interop interop-all mqadmin interop-suite bench bench-quick bench-compare soak attack faults spark spark35 spark40 spark41 spark-versions spark-rows spark-kills spark-demo lock audit sbom clean distclean
 
 VENV := .venv
 SPARK := .cache/spark
@@ -123,6 +123,9 @@ mqadmin: $(VENV)/.ready-bench ## mqadmin of 4.6.0 and 4.9.7 with both servers; w
 
 interop-all: ## the interop cases with servers of 4.6.0, 4.9.7 and 5.3.3; writes docs/compatibility.md (an hour)
 	@$(MAKE) --no-print-directory interop ARGS="--all --page $(ARGS)"
+
+interop-suite: $(VENV)/.ready-bench ## RocketMQ 5.3.3's own tests on our servers; ARGS is the path of its checkout
+	@$(PY) -m tests.interop.suite $(ARGS)
 
 mutants: $(VENV)/.ready-mutants ## whether tests notice small changes: ARGS="store ha dledger producer protocol", "sample --seed 7 --count 200", or "store --report"
 	@nice -n 10 $(PY) -m tools.mutants $(ARGS)

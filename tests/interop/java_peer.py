@@ -110,7 +110,7 @@ class JavaPeer:
             **(properties or {}),
         }
         defines = [f"-D{name}={value}" for name, value in system.items()]
-        return ["java", *_module_flags(), *jvm, *defines, "-cp", self.classpath, main, *args]
+        return ["java", *module_flags(), *jvm, *defines, "-cp", self.classpath, main, *args]
 
     def run(
         self,
@@ -297,6 +297,6 @@ def java_environment(home: Path, **more: str) -> dict[str, str]:
     return {**environment, "ROCKETMQ_HOME": str(home), **more}
 
 
-def _module_flags() -> list[str]:
+def module_flags() -> list[str]:
     opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENS]
     return opens + [f"--add-exports=java.base/{package}=ALL-UNNAMED" for package in _EXPORTS]

@@ -1,0 +1,1 @@
+"""RocketMQ's own integration tests on rocketpy's servers; see `__main__`."""
