@@ -62,6 +62,37 @@ async def test_second(rocketmq, rocketmq_producer, assert_sent):
 """).assert_outcomes(passed=2)
 
 
+def test_delayed_messages_are_seen_before_they_are_due(run: Run) -> None:
+    """A test of a reminder for tomorrow would have to wait until then."""
+    run("""
+from datetime import timedelta
+from rocketpy import Message
+
+HOUR = timedelta(hours=1)  # also a level
+
+async def test_first(rocketmq, rocketmq_producer, assert_sent):
+    await rocketmq_producer.send(Message("Reminders", b"later", delay=HOUR, tags="t"))
+    await rocketmq_producer.send(Message("Reminders", b"by level", delay_level=17))
+    await rocketmq_producer.send(Message("Others", b"soon", delay=timedelta(seconds=1)))
+    later, by_level = rocketmq.delayed("Reminders")
+    assert (later.topic, later.body, later.tags) == ("Reminders", b"later", "t")
+    due_ms = later.deliver_at.timestamp() * 1000 if later.deliver_at else 0
+    assert later.delay_level == 17 or abs(due_ms - later.born_timestamp - 3_600_000) < 2
+    assert (by_level.body, by_level.delay_level, by_level.deliver_at) == (b"by level", 17, None)
+    assert rocketmq.sent() == []
+    await assert_sent("Others", b"soon")
+    assert len(rocketmq.delayed()) == 2
+
+async def test_second(rocketmq, rocketmq_producer):
+    assert rocketmq.delayed() == []
+    result = await rocketmq_producer.send(Message("Reminders", b"forget me", delay=HOUR))
+    assert [message.body for message in rocketmq.delayed()] == [b"forget me"]
+    if result.recall_handle is not None:
+        await rocketmq_producer.recall("Reminders", result.recall_handle)
+        assert rocketmq.delayed() == []
+""").assert_outcomes(passed=2)
+
+
 def test_a_failure_lists_what_was_sent(run: Run) -> None:
     """The reader of a failed test would not see which message was wrong, and how."""
     result = run("""

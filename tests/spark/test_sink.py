@@ -7,6 +7,7 @@ import zlib
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pyarrow as pa
@@ -255,9 +256,20 @@ def test_names_of_columns_and_collations_are_as_sql_has_them(spark: Any, place: 
         ),
         ({"properties": [[], [("POP_CK", "x")]]}, {}, "row 1 of the partition .*'POP_CK' is reserved"),
         (
-            {"properties": [[("TIMER_DELAY_SEC", "5")], []]},
+            {"properties": [[("TIMER_DELAY_SEC", "999999999")], []]},
             {},
-            r"row 0 of partition 0 .* \(4.6.0\) has none",
+            "row 0 of partition 0 .*(has no timers, and no delay level for|code 13)",
+        ),
+        (
+            {"deliverAt": [None, datetime(2100, 6, 1, 7, tzinfo=UTC)]},
+            {},
+            r"row 1 of partition 0 .*(no delay level for deliver_at 2100-06-01 07:00:00\.000\+00:00|code 13)",
+        ),
+        ({"deliverAt": [None, 2**62]}, {}, "row 1 of the partition .*OverflowError: "),
+        (
+            {"deliverAt": [datetime(2020, 1, 1, tzinfo=UTC), None], "delayLevel": [1, None]},
+            {},
+            "row 0 of the partition .*deliver_at, delay and delay_level exclude each other",
         ),
         ({"body": ["x", "y" * 5_000_000]}, {}, "row 1 .* 5000000 bytes; 4194304 are allowed"),
         (
@@ -277,8 +289,14 @@ def test_rows_that_can_never_be_stored_fail_at_once(
         frame["brokerName"] = [place.broker.name] * 2
     if "topic" in columns:
         frame["topic"] = [topic, columns["topic"][1]]
-    types = {"queueId": "int", "delayLevel": "int", "properties": "map<string,string>"}
-    arrow = {"properties": pa.map_(pa.string(), pa.string()), "delayLevel": pa.int32()}
+    types = {"queueId": "int", "delayLevel": "int", "properties": "map<string,string>"} | {
+        "deliverAt": "timestamp"
+    }
+    arrow = {
+        "properties": pa.map_(pa.string(), pa.string()),
+        "delayLevel": pa.int32(),
+        "deliverAt": pa.timestamp("us", "UTC"),
+    }
     sink = SinkOptions.read(
         {"nameServer": place.namesrv, "topic": topic, "deliveryTimeoutMs": 60_000, **options}
     )
@@ -286,6 +304,42 @@ def test_rows_that_can_never_be_stored_fail_at_once(
     batch = pa.record_batch({name: pa.array(values, arrow.get(name)) for name, values in frame.items()})
     with pytest.raises(RowNotSent, match=words):
         send_rows([batch], schema, sink, TaskId("run", 0, 0))
+
+
+def test_times_of_rows_become_times_of_messages() -> None:
+    """A row with a time would be sent in a batch, which has none, or at another time."""
+    columns = Columns(
+        [("body", "string"), ("deliverat", "timestamp")],
+        SinkOptions.read({"nameServer": "127.0.0.1:1", "topic": "T"}),
+    )
+    at = [None, datetime(2100, 6, 1, 9, 0, 0, 123_456, tzinfo=ZoneInfo("Europe/Berlin")), None]
+    times = pa.array(at, pa.timestamp("us", "America/New_York"))
+    batch = pa.record_batch({"body": pa.array(["a", "b", "c"]), "deliverat": times})
+    together, alone = columns.split_into_requests(batch, 0, lambda *_: None)
+    assert (together.is_delayed, list(together.numbers)) == (False, [0, 2])
+    assert (alone.is_delayed, list(alone.numbers)) == (True, [1])
+    (message,) = columns.messages(alone, "id-")
+    assert message.deliver_at == datetime(2100, 6, 1, 7, 0, 0, 124_000, tzinfo=UTC)
+
+
+def test_a_time_without_a_zone_is_refused(spark: Any, write: Write) -> None:
+    """It would mean another time in each session's time zone."""
+    frame = spark.sql("SELECT 'x' AS body, timestamp_ntz'2100-06-01 09:00:00' AS deliverAt")
+    with pytest.raises(PySparkException, match="column 'deliverAt' is timestamp_ntz; it must be timestamp"):
+        write(frame, topic="T")
+
+
+def test_a_time_in_a_frame(spark: Any, place: Place, write: Write) -> None:
+    """The session's time zone would change the time."""
+    topic = place.topic()
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        frame = spark.sql("SELECT 'x' AS body, timestamp'2100-06-01 09:00:00' AS deliverAt")
+        words = r"row 0 .*(no delay level for deliver_at 2100-06-01 07:00:00\.000\+00:00|code 13)"
+        with pytest.raises(PySparkException, match=words):
+            write(frame, topic=topic)
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
 
 
 def test_checksums_of_bodies_go_from_end_to_end(spark: Any, place: Place, write: Write) -> None:

@@ -143,6 +143,17 @@ class RocketMQ:
     async def _read(self) -> list[MessageExt]:
         return self._stored.read()
 
+    def delayed(self, topic: str | None = None) -> list[MessageExt]:
+        """Return the messages of this test that wait for their time, of one topic or of all topics.
+
+        `MessageExt.deliver_at` or `MessageExt.delay_level` says for how long. A message that was taken back
+        is not among them.
+        """
+        return [one for one in self._servers.run(self._read_delayed()) if topic in (None, one.topic)]
+
+    async def _read_delayed(self) -> list[MessageExt]:
+        return self._stored.read_delayed()
+
     def wait_stored(
         self, is_match: Callable[[MessageExt], bool], timeout_s: float
     ) -> Future[MessageExt | None]:

@@ -15,9 +15,12 @@ from typing import Final
 from rocketpy import MessageExt, MessageQueue
 from rocketpy.client.namespace import unwrap
 from rocketpy.message.decode import decode_messages
+from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
+from rocketpy.protocol.message.properties import PROPERTY_REAL_TOPIC, TIMER_DEL_UNIQKEY
 from rocketpy_broker import EmbeddedCluster
 from rocketpy_broker.store import MessageStore
 
+_WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, "rmq_sys_wheel_timer"})
 _BODY_BYTES_MAX: Final = 64 << 20
 _READ_COUNT: Final = 32
 _LISTED_MAX: Final = 20
@@ -33,6 +36,8 @@ class StoredMessages:
         self._namespace = namespace
         self._offsets: dict[tuple[str, int], int] = {}
         self._messages: list[MessageExt] = []
+        self._waiting: list[MessageExt] = []
+        """The messages of all namespaces that wait, or have waited, for their time."""
 
     def read(self) -> list[MessageExt]:
         """Return all messages so far, in the order of the commit log.
@@ -50,6 +55,30 @@ class StoredMessages:
                         found += (message.with_topic(own) for message in messages)
         self._messages += sorted(found, key=lambda message: message.physical_offset)
         return self._messages
+
+    def read_delayed(self) -> list[MessageExt]:
+        """Return the messages that wait for their time, in the order of the commit log.
+
+        A message that was taken back is left out.
+        """
+        arrived = {message.message_id for message in self.read()}
+        waiting: dict[str, MessageExt] = {}
+        for broker in self._cluster.brokers:
+            for topic, queue_id in list(broker.store.queues.queues):
+                if topic in _WAITING_TOPICS:
+                    queue = MessageQueue(topic, broker.config.name, queue_id)
+                    while messages := self._read_queue(broker.store, queue):
+                        self._waiting += messages
+        for message in sorted(self._waiting, key=lambda message: message.physical_offset):
+            topic = message.properties.get(PROPERTY_REAL_TOPIC, "")
+            own = unwrap(self._namespace, topic)
+            if own == topic or message.message_id in arrived:
+                continue
+            if TIMER_DEL_UNIQKEY in message.properties:
+                waiting.pop(message.message_id, None)
+            else:
+                waiting[message.message_id] = message.with_topic(own)
+        return list(waiting.values())
 
     def _read_queue(self, store: MessageStore, queue: MessageQueue) -> list[MessageExt]:
         key = queue.topic, queue.queue_id

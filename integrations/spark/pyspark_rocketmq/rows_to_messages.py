@@ -8,6 +8,7 @@
 | keys | string or array<string> | a string is split at spaces |
 | properties | map<string,string> | user properties; null values are omitted |
 | flag, delayLevel | int | 0 when null |
+| deliverAt | timestamp | when consumers get the message; a null means now |
 | shardingKey | string | equal keys are sent to the same queue |
 | brokerName, queueId | string, int | the queue; both or neither |
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -51,6 +53,7 @@ _TYPES: Final = {
     "properties": frozenset({"map<string,string>"}),
     "flag": _NUMBER,
     "delayLevel": _NUMBER,
+    "deliverAt": frozenset({"timestamp"}),
     "shardingKey": _TEXT,
     "brokerName": _TEXT,
     "queueId": _NUMBER,
@@ -60,9 +63,10 @@ _IGNORED: Final = frozenset(
     {"queueOffset", "sysFlag", "msgId", "reconsumeTimes", "bornTimestamp", "storeTimestamp"}
 )
 """Columns of the source that are ignored when sending."""
-_GROUPING: Final = frozenset({"delayLevel", "shardingKey", "queueId"})
+_GROUPING: Final = frozenset({"delayLevel", "deliverAt", "shardingKey", "queueId"})
 """Columns whose values may require different requests, as different topics do."""
 _CANONICAL: Final = {name.lower(): name for name in (*_TYPES, *_IGNORED)}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COLLATION: Final = re.compile(r" collate \w+", re.IGNORECASE)
 _CHUNK_BYTES: Final = 8 << 20
 """Approximate size of the rows that are converted together; bounds the memory for copies."""
@@ -235,9 +239,10 @@ class Columns:
         topics: Iterable[str | None] = repeat(options.topic)
         if not options.topic:
             topics = _values(columns, "topic")
-        choices, delays = self._queue_choices(columns, first_row), _values(columns, "delayLevel")
-        for row, (topic, choice, delay, length) in enumerate(
-            zip(topics, choices, delays, lengths, strict=False)
+        choices, levels = self._queue_choices(columns, first_row), _values(columns, "delayLevel")
+        times = _micros(columns)
+        for row, (topic, choice, level, micros, length) in enumerate(
+            zip(topics, choices, levels, times, lengths, strict=False)
         ):
             if topic is None:
                 raise RowNotSent(f"row {first_row + row} of the partition", "", TopicInvalid(_NULL_TOPIC))
@@ -247,7 +252,8 @@ class Columns:
                 if target not in queues:
                     queues[target] = find_queue(*target, first_row + row)
                 queue = queues[target]
-            key = (topic, queue, bool(delay), queue is None and length > long_above)
+            is_delayed = bool(level) or micros is not None
+            key = (topic, queue, is_delayed, queue is None and length > long_above)
             found.setdefault(key, []).append(row)
         return [
             _Group(topic, queue, is_delayed, rows) for (topic, queue, is_delayed, _), rows in found.items()
@@ -308,7 +314,7 @@ class Columns:
         name = self._options.row_id_property
         number = request.numbers[0]
         try:
-            for number, body, tags, keys, given, flag, delay in zip(
+            for number, body, tags, keys, given, flag, level, micros in zip(
                 request.numbers,
                 request.bodies.to_pylist(),
                 _values(columns, "tags"),
@@ -316,6 +322,7 @@ class Columns:
                 _values(columns, "properties"),
                 _values(columns, "flag"),
                 _values(columns, "delayLevel"),
+                _micros(columns),
                 strict=False,
             ):
                 properties = {key: value for key, value in given or () if value is not None}
@@ -328,7 +335,8 @@ class Columns:
                     body or MARKED_BODY,
                     tags=tags,
                     keys=keys or (),
-                    delay_level=delay or 0,
+                    deliver_at=None if micros is None else _EPOCH + timedelta(microseconds=micros),
+                    delay_level=level or 0,
                     flag=flag or 0,
                     properties=properties,
                 )
@@ -381,6 +389,15 @@ def _values(columns: Mapping[str, pa.Array], name: str) -> Iterable[Any]:
     """Return a column as Python values, or None repeatedly if it is missing."""
     column = columns.get(name)
     return repeat(None) if column is None else column.to_pylist()
+
+
+def _micros(columns: Mapping[str, pa.Array]) -> Iterable[int | None]:
+    """Return column `deliverAt` in µs since 1970, as whole numbers: a datetime cannot have every time."""
+    column = columns.get("deliverAt")
+    if column is None:
+        return repeat(None)
+    numbers: list[int | None] = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
+    return numbers
 
 
 def _property_columns(column: pa.Array) -> dict[str, Sequence[str | None]]:

@@ -168,7 +168,8 @@ class _Task:
         self, numbers: Sequence[int], messages: Sequence[Message], queue: MessageQueue | None
     ) -> None:
         for number, message in zip(numbers, messages, strict=True):
-            self._await_room(1, len(message.body), None if message.delay_level else queue)
+            is_delayed = message.delay_level or message.deliver_at is not None
+            self._await_room(1, len(message.body), None if is_delayed else queue)
             self._submit((number,), (message,), queue, len(message.body))
 
     def _submit(
