@@ -18,7 +18,7 @@ def check_store(store: MessageStore) -> CheckReport:
     log = store.commit_log
     index = None if store.index is None else store.index.files
     scan = log.scan(log.min_offset, log.max_offset, check_crc=True, bulk=None)
-    check_log(scan, log.files, store.queues.queues, index, store.dispatcher.tags_code_of, report)
+    check_log(scan, log.files, store.queues.queues, index, store.dispatcher.delays_ms, report)
     if scan.end != store.max_physical_offset:
         reason = scan.stop.reason if scan.stop is not None else "zeros"
         report.add(f"commit log: readable to {scan.end}, ends at {store.max_physical_offset}: {reason}")

@@ -10,19 +10,41 @@
 use pyo3::prelude::*;
 
 mod arrow;
-mod hashes;
+mod batch;
+mod index_entries;
+mod java;
 mod key_search;
+mod log_fields;
 mod pulled;
 mod reads;
+mod record;
+
+/// Inputs above this size are handled without the global interpreter lock.
+const DETACH_BYTES: usize = 64 << 10;
+
+/// A number, or `None` if the Python number does not fit.
+struct Fitting<T>(Option<T>);
+
+impl<'a, 'py, T: FromPyObject<'a, 'py>> FromPyObject<'a, 'py> for Fitting<T> {
+    type Error = PyErr;
+
+    fn extract(number: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Fitting(number.extract().ok()))
+    }
+}
 
 #[pymodule]
 mod rocketpy_native {
     #[pymodule_export]
     use super::arrow::{property_buffers, record_parts, record_starts};
     #[pymodule_export]
-    use super::hashes::key_hashes;
+    use super::batch::{batch_records, has_property};
+    #[pymodule_export]
+    use super::index_entries::link_entries;
     #[pymodule_export]
     use super::key_search::match_key;
+    #[pymodule_export]
+    use super::log_fields::read_log_fields;
     #[pymodule_export]
     use super::pulled::split_records;
     #[pymodule_export]

@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from rocketpy.errors import DiskFull, FlushFailed, StoreDamaged, StoreError
-from rocketpy.protocol.message.batch import BatchColumns
 from rocketpy.protocol.message.delays import DelayLevels
 from rocketpy.protocol.message.record import is_intact
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
@@ -36,7 +35,7 @@ from rocketpy_broker.store.log.message_log import MakeLog, RecoveryReport
 from rocketpy_broker.store.log.messages import (
     AppendReceipt,
     BatchReceipt,
-    DispatchRequest,
+    LogPiece,
     MessageInner,
     QueueTable,
 )
@@ -92,6 +91,7 @@ class MessageStore:
             self.index,
             DelayLevels(config.delay_levels),
             ClockSteps(self.disk, config.root / "clocksteps"),
+            self.commit_log.read,
         )
         self.stats = StoreStats()
         self._reader = QueueReader(self.commit_log, config.read)
@@ -257,11 +257,11 @@ class MessageStore:
             raise _rejected(self._rejection)
         return self.commit_log.append(message)
 
-    def append_batch(self, message: MessageInner, batch: BatchColumns) -> BatchReceipt:
+    def append_batch(self, message: MessageInner) -> BatchReceipt:
         """Add a batch to the current run, a record for each message; see `CommitLog.append_batch`."""
         if self._rejection is not None:
             raise _rejected(self._rejection)
-        return self.commit_log.append_batch(message, batch)
+        return self.commit_log.append_batch(message)
 
     def write_out(self) -> None:
         """Write the run to the commit log. Afterwards its messages survive the end of this process.
@@ -270,22 +270,22 @@ class MessageStore:
         """
         begin = self.clock()
         try:
-            requests = self.commit_log.write_out()
+            pieces = self.commit_log.write_out()
         except StoreError:
             if self.commit_log.rollback_error is not None:
                 self.fail(self.commit_log.rollback_error)
             raise
-        if requests:
-            waiting = self.dispatcher.add(requests)
+        if pieces:
+            waiting = self.dispatcher.add(pieces)
             taken_ms = self.clock() - begin
-            self.stats.count_run(requests, taken_ms, waiting)
+            self.stats.count_run(pieces, taken_ms, waiting)
             busy = self.overload_detector.wrote_in(taken_ms)
             if busy is not None:
                 self.reject(Reason.BUSY, busy)
 
-    def publish(self, requests: list[DispatchRequest]) -> None:
+    def publish(self, pieces: list[LogPiece]) -> None:
         """Queue records that a DLedger group has committed, for the next `dispatch`."""
-        self.stats.count_run(requests, 0, self.dispatcher.add(requests))
+        self.stats.count_run(pieces, 0, self.dispatcher.add(pieces))
 
     def put_message(self, message: MessageInner) -> AppendReceipt:
         """`append` and `write_out`."""
@@ -339,7 +339,6 @@ class MessageStore:
         """Delete a consume queue. If it is created again, its offsets continue. Raises StoreError."""
         queue = self.queues.remove(topic, queue_id)
         if queue is not None:
-            self.dispatcher.forget(self.table[topic, queue_id])
             queue.destroy()
 
     def drop_deleted(self, ends: Mapping[str, int]) -> int:

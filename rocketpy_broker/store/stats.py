@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from rocketpy_broker.store.log.messages import DispatchRequest, end_of, offset_of
+from rocketpy_broker.store.log.messages import LogPiece
 
 PUT_BOUNDS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
 _LABELS: Final = (
@@ -59,11 +59,11 @@ class StoreStats:
         """Messages deleted before their time because the disk was nearly full (cleanFileForciblyEnable)."""
         self._samples: deque[_Sample] = deque(maxlen=_WINDOWS_S[-1] + 1)
 
-    def count_run(self, requests: Sequence[DispatchRequest], taken_ms: int, waiting: int) -> None:
+    def count_run(self, pieces: Sequence[LogPiece], taken_ms: int, waiting: int) -> None:
         """Count the messages of one write. waiting: records that then wait for dispatch."""
-        count = len(requests)
+        count = sum(piece.records for piece in pieces)
         self.put_times += count
-        self.put_bytes += end_of(requests[-1]) - offset_of(requests[0])
+        self.put_bytes += sum(piece.end - piece.begin for piece in pieces)
         self.dispatch_waiting_max = max(self.dispatch_waiting_max, waiting)
         if taken_ms <= 0:  # nearly always
             self.times_by_duration[0] += count

@@ -21,6 +21,7 @@ from rocketpy_broker.store.log.flush import FlushPlan, PlanLimits
 from rocketpy_broker.store.log.log_scan import LogScan
 from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
+from rocketpy_broker.store.log.messages import LogPiece
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 from rocketpy_broker.store.recovery.recovery import Recovery
 from tests.crash.disk import RecordingDisk
@@ -168,9 +169,9 @@ def queue_offset_not_rolled_back() -> Iterator[None]:
     """A refused message leaves a hole in its queue (#6570)."""
     original = CommitLog._roll_back
 
-    def undo(self: CommitLog, parts: Any) -> None:
-        self._requests = []
-        original(self, parts)
+    def undo(self: CommitLog, first: MappedFile, data: bytes) -> None:
+        self._first_offsets = {}
+        original(self, first, data)
 
     with patch.object(CommitLog, "_roll_back", undo):
         yield
@@ -186,16 +187,13 @@ def refused_run_not_wiped() -> Iterator[None]:
 @defect("file-roll")
 def blank_record_missing_at_the_files_end() -> Iterator[None]:
     """The offset of the first record in the next file is unknown."""
-    original = CommitLog._parts
+    original = CommitLog.write_out
 
-    def parts(self: CommitLog) -> Any:
-        self._sealed = [
-            (file, [piece for piece in run if piece[4:8] != b"\xcb\xd4\x31\x94"])
-            for file, run in self._sealed
-        ]
+    def write_out(self: CommitLog) -> list[LogPiece]:
+        self._sealed = [part._replace(blank=b"") for part in self._sealed]
         return original(self)
 
-    with patch.object(CommitLog, "_parts", parts):
+    with patch.object(CommitLog, "write_out", write_out):
         yield
 
 

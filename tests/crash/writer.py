@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rocketpy.errors import StoreDamaged, StoreError
-from rocketpy.protocol.message.batch import BatchColumns
-from rocketpy.protocol.message.record import RecordView, peek
+from rocketpy.protocol.message.batch import encode_batch
+from rocketpy.protocol.message.record import RecordView, peek, record_size
 from rocketpy_broker.store import (
     CommitLogConfig,
     ConsumeQueueConfig,
@@ -196,7 +196,10 @@ class Writer:
     def append_batch(self, message: MessageInner, bodies: Sequence[bytes]) -> None:
         """Place a batch in the run."""
         entries = [(0, body, b"UNIQ_KEY\x01%d.%d\x02" % (message.flag, n)) for n, body in enumerate(bodies)]
-        offsets, sizes, first = self.store.append_batch(message, BatchColumns.of(entries))
+        message.body = encode_batch(entries)
+        offsets, first = self.store.append_batch(message)
+        topic = len(message.topic.encode())
+        sizes = [record_size(len(body), topic, len(text), message.sys_flag) for _, body, text in entries]
         records = self._records(list(zip(offsets, sizes, strict=True)))
         for number, (offset, record) in enumerate(zip(offsets, records, strict=True), first):
             self._place(offset, Sent(record, (message.topic, message.queue_id), number))

@@ -13,7 +13,7 @@ from rocketpy import MessageColumns
 from rocketpy.protocol.java import hash_polynomial, string_hash, string_hashes
 from rocketpy.protocol.message import batch, properties, record
 from rocketpy.protocol.remoting.frame import Frame
-from rocketpy_broker.store.queue.property_fields import PropertyFields
+from rocketpy_broker.store.index.index_hash import key_hash, key_hashes
 
 COUNT: Final = 500
 ROUNDS: Final = 50
@@ -25,16 +25,6 @@ HOST: Final = b"\x7f\x00\x00\x01\x00\x00\x12\x34"
 def one_record(position: int) -> bytes:
     """Encode one record."""
     return record.encode_record(b"T", 0, 0, 1, position, 0, 2, HOST, 3, HOST, 0, 0, BODY, PROPERTIES)
-
-
-def many_records(positions: list[int], sizes: list[int]) -> bytes:
-    """Encode all records at once."""
-    bodies, texts = [BODY] * COUNT, [PROPERTIES] * COUNT
-    return b"".join(
-        record.encode_records(
-            b"T", 0, 1, positions, sizes, 0, 2, HOST, 3, HOST, 0, [0] * COUNT, bodies, texts
-        )
-    )
 
 
 def walk(data: bytes) -> None:
@@ -71,15 +61,7 @@ def best(work: Callable[[], object]) -> float:
 def main() -> None:
     """Measure each pair."""
     elements = [(0, BODY, PROPERTIES)] * COUNT
-    body = batch.encode_batch(elements)
-    uneven = batch.encode_batch(
-        [(0, BODY + b"x" * (n % 2), PROPERTIES.replace(b"key", b"key" * (n % 2 + 1))) for n in range(COUNT)]
-    )
-    fields, texts, uneven_texts = (
-        PropertyFields(),
-        [PROPERTIES] * COUNT,
-        batch.split_batch_body(uneven).properties,
-    )
+    keys = [f"{number:032X}".encode() for number in range(COUNT)]
     size = len(one_record(0))
     positions = [size * n for n in range(COUNT)]
     data = b"".join(map(one_record, positions))
@@ -88,10 +70,6 @@ def main() -> None:
     tags = [f"tag-{number:06}" for number in range(COUNT)]
     new = tuple.__new__
     pairs: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
-        "encode_records, encode_record": (
-            lambda: many_records(positions, [size] * COUNT),
-            lambda: b"".join(map(one_record, positions)),
-        ),
         "split_records, decode": (
             lambda: record.split_records(data, 0, b"T", 0, True),
             lambda: walk(data),
@@ -104,21 +82,9 @@ def main() -> None:
             lambda: batch.encode_batch(elements),
             lambda: b"".join([batch.encode_batch([element]) for element in elements]),
         ),
-        "split_batch_body, decode_batch": (
-            lambda: batch.split_batch_body(uneven),
-            lambda: batch.decode_batch(uneven),
-        ),
-        "split_batch_body, of equal sizes or not": (
-            lambda: batch.split_batch_body(body),
-            lambda: batch.split_batch_body(uneven),
-        ),
-        "PropertyFields.columns, one by one": (
-            lambda: fields.columns(uneven_texts),
-            lambda: list(map(fields, uneven_texts)),
-        ),
-        "PropertyFields.columns, of equal sizes or not": (
-            lambda: fields.columns(texts),
-            lambda: fields.columns(uneven_texts),
+        "key_hashes, key_hash": (
+            lambda: key_hashes([7] * COUNT, keys),
+            lambda: [key_hash(7, key) for key in keys],
         ),
         "MessageColumns, Message": (lambda: column_texts(columns), lambda: message_texts(columns)),
         "string_hashes, string_hash": (lambda: string_hashes(tags), lambda: set(map(string_hash, tags))),

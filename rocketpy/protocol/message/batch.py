@@ -14,10 +14,11 @@ Big-endian. Source: RocketMQ 4.6 MessageDecoder encodeMessage, decodeMessage.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, Self
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from rocketpy.errors import MessageTooLarge, RemoteProtocolError
+from rocketpy.native import has_native_form
 from rocketpy.protocol.message.properties import MAX_PROPERTIES_BYTES
 
 ELEMENT_FIXED_BYTES: Final = 22
@@ -36,20 +37,6 @@ class BatchMessage(NamedTuple):
     body: bytes
     properties: bytes
     """As UTF-8 text."""
-
-
-class BatchColumns(NamedTuple):
-    """The messages of a batch as columns of equal length."""
-
-    flags: Sequence[int]
-    bodies: Sequence[bytes]
-    properties: Sequence[bytes]
-
-    @classmethod
-    def of(cls, messages: Iterable[tuple[int, bytes, bytes]]) -> Self:
-        """Return the columns of one or more messages, each given as (flag, body, properties)."""
-        flags, bodies, properties = zip(*messages, strict=True)
-        return cls(flags, bodies, properties)
 
 
 def encode_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
@@ -79,37 +66,7 @@ def encode_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 def decode_batch(data: bytes) -> list[BatchMessage]:
     """Decode a batch body. Raises RemoteProtocolError when its lengths contradict each other."""
-    return list(map(BatchMessage, *split_batch_body(data)))
-
-
-def split_batch_body(data: bytes) -> BatchColumns:
-    """Decode a batch body to columns. Raises as `decode_batch`.
-
-    Elements of equal sizes are decoded in less than half the time; see `tools/bench/codecs.py`.
-    """
-    return _split_equal_elements(data) or _split_elements(data)
-
-
-def _split_equal_elements(data: bytes) -> BatchColumns | None:
-    """Decode elements whose bodies and properties are as long as those of the first; else return None."""
-    if len(data) < ELEMENT_FIXED_BYTES:
-        return None
-    size, _, _, _, body_length = _HEAD.unpack_from(data)
-    text_length = size - ELEMENT_FIXED_BYTES - body_length
-    if body_length < 0 or text_length < 0 or len(data) % size:
-        return None
-    element = struct.Struct(f">i8xii{body_length}sH{text_length}s")
-    sizes, flags, body_lengths, bodies, text_lengths, texts = zip(*element.iter_unpack(data), strict=True)
-    count = len(sizes)
-    if (sizes.count(size), body_lengths.count(body_length), text_lengths.count(text_length)) != (count,) * 3:
-        return None
-    return BatchColumns(flags, bodies, texts)
-
-
-def _split_elements(data: bytes) -> BatchColumns:
-    flags: list[int] = []
-    bodies: list[bytes] = []
-    texts: list[bytes] = []
+    messages: list[BatchMessage] = []
     unpack_head = _HEAD.unpack_from
     start, end = 0, len(data)
     try:
@@ -121,14 +78,22 @@ def _split_elements(data: bytes) -> BatchColumns:
             stop = start + size
             text_length = data[body_end] << 8 | data[body_end + 1]
             if body_length < 0 or text_at + text_length != stop or stop > end:
-                raise _bad_element(data, start, len(flags))
-            flags.append(flag)
-            bodies.append(data[body_at:body_end])
-            texts.append(data[text_at:stop])
+                raise _bad_element(data, start, len(messages))
+            messages.append(BatchMessage(flag, data[body_at:body_end], data[text_at:stop]))
             start = stop
     except (struct.error, IndexError):  # the data ends within an element
-        raise _bad_element(data, start, len(flags)) from None
-    return BatchColumns(flags, bodies, texts)
+        raise _bad_element(data, start, len(messages)) from None
+    return messages
+
+
+@has_native_form
+def has_property(data: bytes, names: tuple[bytes, ...]) -> bool:
+    """Whether a message of a batch body may have a property with one of these names.
+
+    A property whose name ends with one of them counts as well. Raises as `decode_batch`.
+    """
+    texts = b"\x02".join([message.properties for message in decode_batch(data)])
+    return any(name + b"\x01" in texts for name in names)
 
 
 def _bad_element(data: bytes, offset: int, index: int) -> RemoteProtocolError:

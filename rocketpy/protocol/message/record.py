@@ -26,8 +26,6 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Sequence
-from itertools import repeat
 from mmap import mmap
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -115,9 +113,6 @@ FIXED_BYTES: Final = HEAD_BYTES + 3
 """Size of a record with IPv4 hosts without body, topic and properties: the head and the last two lengths."""
 _BODY_CRC, _SYS_FLAG, _BODY_LENGTH = map(list(HEAD_FORMATS).index, ("body_crc", "sys_flag", "body_length"))
 """Indexes of the unpacked fields."""
-_OWN: Final = ">" + "".join(_FORMATS[:_SYS_FLAG])
-"""The fields before sysFlag; those after it, up to the body's length, are the same in a whole batch."""
-_OWN_BYTES: Final = struct.calcsize(_OWN)
 _START: Final = head_fields("size", "magic")
 _PLACE: Final = head_fields("size", "magic", "body_crc", "physical_offset", "sys_flag", "body_length")
 _CONSUMED: Final = head_fields(
@@ -246,56 +241,6 @@ def encode_record(
     return b"%b%b%c%b%b%b" % (
         head, body, len(topic), topic, _PROPERTIES_LENGTH.pack(len(properties)), properties,
     )  # fmt: skip
-
-
-def encode_records(
-    topic: bytes,
-    queue_id: int,
-    queue_offset: int,
-    positions: Sequence[int],
-    sizes: Sequence[int],
-    sys_flag: int,
-    born_timestamp: int,
-    born_host: bytes,
-    store_timestamp: int,
-    store_host: bytes,
-    reconsume_times: int,
-    flags: Sequence[int],
-    bodies: Sequence[bytes],
-    properties: Sequence[bytes],
-) -> list[bytes]:
-    """Encode the consecutive records of a batch, as parts to be joined.
-
-    Faster than a call of `encode_record` for each: see `tools/bench/codecs.py`. queue_offset: of the first
-    record. positions, sizes: physical offset and `record_size` of each. Raises as `encode_record`.
-    """
-    _check_hosts(sys_flag, born_host, store_host)
-    if len(topic) > MAX_TOPIC_BYTES:
-        raise TopicInvalid(f"topic of {len(topic)} bytes; the limit is {MAX_TOPIC_BYTES}")
-    lengths = list(map(len, properties))
-    if max(lengths, default=0) > MAX_PROPERTIES_BYTES:
-        raise MessageTooLarge(f"properties of {max(lengths)} bytes; the limit is {MAX_PROPERTIES_BYTES}")
-    count = len(bodies)
-    parts = [b""] * (count * 4)
-    try:
-        shared = _HEADS[(sys_flag & _V6) >> 4].pack(
-            0, 0, 0, 0, 0, 0, 0, sys_flag, born_timestamp, born_host, store_timestamp, store_host,
-            reconsume_times, 0, 0,
-        )[_OWN_BYTES:-4]  # fmt: skip
-        parts[::4] = map(
-            Struct(f"{_OWN}{len(shared)}s{_FORMATS[_BODY_LENGTH]}").pack,
-            sizes, repeat(MESSAGE_MAGIC), [crc32(body) & 0x7FFFFFFF for body in bodies], repeat(queue_id),
-            flags, range(queue_offset, queue_offset + count), positions, repeat(shared), map(len, bodies),
-        )  # fmt: skip
-    except struct.error as error:
-        raise LocalProtocolError(f"a number does not fit into its field of the record: {error}") from error
-    parts[1::4] = bodies
-    before_properties = {
-        length: b"%c%b%b" % (len(topic), topic, _PROPERTIES_LENGTH.pack(length)) for length in set(lengths)
-    }
-    parts[2::4] = map(before_properties.__getitem__, lengths)
-    parts[3::4] = properties
-    return parts
 
 
 def encode(record: Record) -> bytes:

@@ -26,7 +26,6 @@ from rocketpy.protocol.bodies import (
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from rocketpy.protocol.message import properties as props
-from rocketpy.protocol.message.batch import split_batch_body
 from rocketpy.protocol.message.delays import DelayLevels
 from rocketpy.protocol.message.record import Record, decode, host_bytes
 from rocketpy.protocol.message.sysflag import MessageSysFlag, TopicSysFlag
@@ -328,11 +327,11 @@ class SendHandler:
             remark = f"batch request does not support retry group {header.topic}"
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, remark)
         shared = self.message(channel, header, topic, queue_id)
+        shared.body = request.body
         common = (header.properties or "").encode()
         try:
-            batch = split_batch_body(request.body)
-            check_batch(common, batch.properties)
-            receipt = self.store.append_batch(shared, batch)
+            check_batch(common, request.body)
+            receipt = self.store.append_batch(shared)
         except RocketError as error:
             return self.error_response(request, error)
         self.is_run_open = True

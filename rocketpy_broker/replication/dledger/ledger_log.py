@@ -25,7 +25,7 @@ from rocketpy.errors import (
     TopicInvalid,
     ensure,
 )
-from rocketpy.protocol.message.batch import BatchColumns
+from rocketpy.protocol.message.batch import decode_batch
 from rocketpy.protocol.message.properties import MAX_PROPERTIES_BYTES
 from rocketpy.protocol.message.record import (
     FIXED_BYTES,
@@ -54,13 +54,10 @@ from rocketpy_broker.store.log.messages import (
     NUL_IN_PROPERTIES,
     AppendReceipt,
     BatchReceipt,
-    DispatchRequest,
+    LogPiece,
     MessageInner,
     QueueTable,
-    dispatch_request,
-    end_of,
     peek_message,
-    stored_ms_of,
     too_large,
     with_hosts,
 )
@@ -104,8 +101,8 @@ class LedgerLog(MessageLog):
         self.files: JoinedFiles = JoinedFiles(self._old, ledger.data)
         self.set_store_host(config.store_host)
         self._leader: Appender | None = None
-        self._uncommitted: deque[tuple[int, DispatchRequest]] = deque()
-        """Entry index and dispatch request of the records that were appended here and are not committed."""
+        self._uncommitted: deque[tuple[int, LogPiece]] = deque()
+        """Entry index and record of the messages that were appended here and are not committed."""
         self.on_expired: Callable[[int], None] | None = None
         """Called with the oldest remaining index before older entries are deleted."""
         self.committed_index = -1
@@ -234,19 +231,18 @@ class LedgerLog(MessageLog):
         """
         return self._append(message, message.flag, message.body, message.properties)
 
-    def append_batch(self, message: MessageInner, batch: BatchColumns) -> BatchReceipt:
+    def append_batch(self, message: MessageInner) -> BatchReceipt:
         """Append one entry per message. If one is rejected, earlier ones stay, but none is acknowledged."""
         if message.sys_flag & MessageSysFlag.TRANSACTION_MASK:
             raise MessageInvalid("messages of a batch cannot be transactional")
+        batch = decode_batch(message.body)
         fixed = FIXED_BYTES + len(message.topic.encode())
-        total = fixed * len(batch.bodies) + sum(map(len, batch.bodies)) + sum(map(len, batch.properties))
+        total = sum([fixed + len(body) + len(properties) for _, body, properties in batch])
         if total > self._message_bytes_max:
             raise too_large(total, self._message_bytes_max, 0)
         first = self._table[message.topic, message.queue_id].next_offset
-        receipts = [self._append(message, *entry) for entry in zip(*batch, strict=True)]
-        return BatchReceipt(
-            [receipt.physical_offset for receipt in receipts], [receipt.size for receipt in receipts], first
-        )
+        receipts = [self._append(message, *entry) for entry in batch]
+        return BatchReceipt([receipt.physical_offset for receipt in receipts], first)
 
     def _append(self, message: MessageInner, flag: int, body: bytes, properties: bytes) -> AppendReceipt:
         leader = self._leader
@@ -295,39 +291,38 @@ class LedgerLog(MessageLog):
             cursor.next_offset = queue_offset + 1
         self._appended_end = pos + HEADER_BYTES + size
         physical_offset = pos + HEADER_BYTES
-        self._uncommitted.append(
-            (entry.index, (cursor, physical_offset, size, now, queue_offset, sys_flag, properties))
-        )
+        piece = LogPiece(physical_offset, physical_offset + size, 1, now, (cursor,), record)
+        self._uncommitted.append((entry.index, piece))
         return AppendReceipt(physical_offset, size, queue_offset, now)
 
-    def write_out(self) -> list[DispatchRequest]:
-        """Do nothing: the peer writes entries, and `commit` returns the requests to dispatch."""
+    def write_out(self) -> list[LogPiece]:
+        """Do nothing: the peer writes entries, and `commit` returns the records to dispatch."""
         return []
 
-    def commit(self, index: int) -> list[DispatchRequest]:
-        """Return the dispatch requests of the entries up to `index`, which are committed now.
+    def commit(self, index: int) -> list[LogPiece]:
+        """Return the records of the entries up to `index`, which are committed now, for dispatch.
 
         Raises StoreError if an entry cannot be read.
         """
         ledger, uncommitted = self._ledger, self._uncommitted
-        requests: list[DispatchRequest] = []
+        pieces: list[LogPiece] = []
         for number in range(self.committed_index + 1, min(index, ledger.end_index) + 1):
             if uncommitted and uncommitted[0][0] == number:
-                request: DispatchRequest | None = uncommitted.popleft()[1]
+                piece: LogPiece | None = uncommitted.popleft()[1]
             else:
-                request = self._request(entry := ledger.get(number))
-            if request is not None:
-                requests.append(request)
-                self._committed_end = end_of(request)
+                piece = self._piece(entry := ledger.get(number))
+            if piece is not None:
+                pieces.append(piece)
+                self._committed_end = piece.end
             else:
                 self._committed_end = entry.end_pos
             self.committed_index = number
-        if requests:
-            self.last_store_timestamp = stored_ms_of(requests[-1])
+        if pieces:
+            self.last_store_timestamp = pieces[-1].stored_ms
             self.tail.advance(self._committed_end)
-        return requests
+        return pieces
 
-    def _request(self, entry: Entry) -> DispatchRequest | None:
+    def _piece(self, entry: Entry) -> LogPiece | None:
         try:
             view = record_of(entry)
             cursor = self._table[view.topic, view.queue_id]
@@ -336,7 +331,8 @@ class LedgerLog(MessageLog):
             return None
         if not view.sys_flag & NOT_IN_QUEUE:
             cursor.next_offset = max(cursor.next_offset, view.queue_offset + 1)
-        return dispatch_request(cursor, view)
+        begin = view.physical_offset
+        return LogPiece(begin, begin + view.size, 1, view.store_timestamp, (cursor,), entry.body)
 
     @property
     def has_gap(self) -> bool:

@@ -114,9 +114,9 @@ class LedgerStore(MessageStore):
         self._wanted_index = index
         if self.log.has_gap:
             return
-        requests = self.log.commit(index)
-        if requests:
-            self.publish(requests)
+        pieces = self.log.commit(index)
+        if pieces:
+            self.publish(pieces)
 
     def plan_flush(self) -> FlushPlan:
         """Plan a flush; see `MessageStore`. No other flush may be running."""

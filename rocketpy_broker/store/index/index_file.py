@@ -26,11 +26,10 @@ import contextlib
 import struct
 import sys
 from array import array
-from collections import deque
-from collections.abc import Sequence
 from pathlib import Path
 
 from rocketpy.errors import StoreDamaged, StoreError, ensure
+from rocketpy.native import has_native_form
 from rocketpy_broker.store.files.disk import Disk, disk_errors, store_error
 
 HEADER = struct.Struct(">qqqqii")
@@ -43,7 +42,30 @@ _SECONDS_MAX = 0x7FFFFFFF
 _CHUNK_SLOTS = 1 << 18
 _BLOCK_ENTRIES = 50
 """Entries that a search reads together: those of a frequent key are near each other."""
-_pack_entry, _unpack_entry = ENTRY.pack, ENTRY.unpack
+ROW = struct.Struct(">iqq")
+"""A key to index: its `positive_hash`, and physical offset and store timestamp (ms) of its record."""
+_ROW_OFFSET_AND_TIME = struct.Struct(">4xqq")
+
+
+@has_native_form
+def link_entries(slots: memoryview, rows: bytes, first: int, begin_ms: int) -> bytes:
+    """Return the entries for these rows (see `ROW`), and make each the newest entry of its slot.
+
+    slots: of the file, as C ints. first: number of the first entry. begin_ms: the time from which entries
+    count seconds, see `IndexFile.begin_timestamp`; 0 for none.
+    """
+    slot_count, pack = len(slots), ENTRY.pack
+    last_ms, seconds = begin_ms, 0
+    entries = []
+    for number, (key_hash, offset, time) in enumerate(ROW.iter_unpack(rows), first):
+        slot = key_hash % slot_count
+        previous = slots[slot]
+        slots[slot] = number
+        if time != last_ms:
+            last_ms, since_ms = time, time - begin_ms
+            seconds = min(since_ms // 1000, _SECONDS_MAX) if begin_ms > 0 and since_ms > 0 else 0
+        entries.append(pack(key_hash, offset, seconds, previous if 0 <= previous <= number else 0))
+    return b"".join(entries)
 
 
 class IndexFile:
@@ -67,7 +89,8 @@ class IndexFile:
         self.next_entry = 1
         self._handle = -1
         self._slots: memoryview | None = None
-        self._pending: list[bytes] = []
+        self._pending = bytearray()
+        """Entries that are not written yet."""
         self._pending_from = 1
         self.is_dirty = False
         """Whether slots or header have changes that are not written to the file."""
@@ -178,61 +201,32 @@ class IndexFile:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def put_many(self, hashes: Sequence[int], offsets: Sequence[int], timestamps: Sequence[int]) -> None:
-        """Add entries, at most `room`.
-
-        hashes: `positive_hash` of each key. offsets, timestamps: physical offset and store timestamp (ms) of
-        the record of each key.
-        """
+    def put(self, rows: bytes) -> None:
+        """Add entries for one or more rows (see `ROW`), at most `room`."""
         slots = self._slots if self._slots is not None else self._load_slots()
-        slot_count = self._slot_count
-        first = self.next_entry
-        slot_numbers = [key_hash % slot_count for key_hash in hashes]
-        # Keys in different slots are the usual case, which takes half the time (tools.bench.store).
-        if len(set(slot_numbers)) == len(slot_numbers):
-            previous = list(map(slots.__getitem__, slot_numbers))
-            deque(map(slots.__setitem__, slot_numbers, range(first, first + len(slot_numbers))), maxlen=0)
-            if min(previous) < 0 or max(previous) > first:
-                previous = [number if 0 <= number <= first else 0 for number in previous]
-        else:
-            previous = []
-            for number, slot in enumerate(slot_numbers, first):
-                newest = slots[slot]
-                previous.append(newest if 0 <= newest <= number else 0)
-                slots[slot] = number
-        since_begin: list[int] = []
-        if first == 1:  # relative to the end of the previous file, as in 4.6.0
-            since_begin = self._seconds(timestamps[:1])
-            self.begin_offset, self.begin_timestamp = offsets[0], timestamps[0]
-        since_begin += self._seconds(timestamps[len(since_begin) :])
-        self._pending += map(_pack_entry, hashes, offsets, since_begin, previous)
-        self.inserts += len(hashes)
-        self.next_entry = first + len(hashes)
-        self.end_offset = offsets[-1]
-        self.end_timestamp = timestamps[-1]
+        self.end_offset, self.end_timestamp = _ROW_OFFSET_AND_TIME.unpack_from(rows, len(rows) - ROW.size)
+        if self.next_entry == 1:  # relative to the end of the previous file, as in 4.6.0
+            self._pending += link_entries(slots, rows[: ROW.size], 1, self.begin_timestamp)
+            self.begin_offset, self.begin_timestamp = _ROW_OFFSET_AND_TIME.unpack_from(rows)
+            self.next_entry = 2
+            self.inserts += 1
+            rows = rows[ROW.size :]
+        self._pending += link_entries(slots, rows, self.next_entry, self.begin_timestamp)
+        self.inserts += len(rows) // ROW.size
+        self.next_entry += len(rows) // ROW.size
         self.is_dirty = True
-
-    def _seconds(self, timestamps: Sequence[int]) -> list[int]:
-        """Return the seconds from the first record of the file to each of these store timestamps (ms)."""
-        begin = self.begin_timestamp
-        latest = begin + _SECONDS_MAX * 1000 if begin > 0 else 0
-        seconds = {
-            time: (time - begin) // 1000 if begin < time < latest else _SECONDS_MAX if time > begin > 0 else 0
-            for time in set(timestamps)
-        }
-        return list(map(seconds.__getitem__, timestamps))
 
     @property
     def pending(self) -> int:
         """Number of entries that are not written yet."""
-        return len(self._pending)
+        return len(self._pending) // ENTRY_BYTES
 
     def write_entries(self) -> None:
         """Write the pending entries with one call. Raises DiskFull, StoreError; then they remain pending."""
         if not self._pending:
             return
-        self._write(self._entries_at + self._pending_from * ENTRY_BYTES, b"".join(self._pending))
-        self._pending_from += len(self._pending)
+        self._write(self._entries_at + self._pending_from * ENTRY_BYTES, bytes(self._pending))
+        self._pending_from += self.pending
         self._pending.clear()
 
     def write_slots(self) -> None:
@@ -277,7 +271,7 @@ class IndexFile:
         number = self._newest_of(key_hash % self._slot_count)
         while 0 < number < self.next_entry and len(found) < count_max:
             if number >= self._pending_from:  # not written yet
-                entry = _unpack_entry(self._pending[number - self._pending_from])
+                entry = ENTRY.unpack_from(self._pending, (number - self._pending_from) * ENTRY_BYTES)
             else:
                 if not block_from <= number < block_from + len(block) // ENTRY_BYTES:
                     block_from = max(1, number + 1 - _BLOCK_ENTRIES)
@@ -289,7 +283,7 @@ class IndexFile:
                 break
             first = began + seconds * 1000
             if entry_hash == key_hash and (
-                number == 1  # relative to the end of the previous file; see `put_many`
+                number == 1  # relative to the end of the previous file; see `put`
                 or ((first <= end or seconds == 0) and (begin <= first + 999 or seconds == _SECONDS_MAX))
             ):
                 found.append(offset)
@@ -308,7 +302,7 @@ class IndexFile:
     def entries(self) -> list[tuple[int, int, int, int]]:
         """Return all entries from number 1 on: (hash, physical offset, seconds, previous number)."""
         data = self._read(self._entries_at + ENTRY_BYTES, (self._pending_from - 1) * ENTRY_BYTES)
-        return list(ENTRY.iter_unpack(data + b"".join(self._pending)))
+        return list(ENTRY.iter_unpack(data + self._pending))
 
     # -- ending ----------------------------------------------------------------------------------
 

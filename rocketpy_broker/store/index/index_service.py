@@ -5,44 +5,32 @@ Files are named after their creation time, yyyyMMddHHmmssSSS in local time. Only
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from rocketpy.errors import StoreDamaged, StoreError
-from rocketpy.protocol.java import utf8_hash
+from rocketpy.protocol.java import string_hash
 from rocketpy_broker.store.config import IndexConfig
 from rocketpy_broker.store.files.checkpoint import DispatchProgress
 from rocketpy_broker.store.files.disk import Clock, Disk, disk_errors
-from rocketpy_broker.store.index.index_file import IndexFile
-from rocketpy_broker.store.index.index_hash import key_hash, key_hashes
+from rocketpy_broker.store.index.index_file import ROW, IndexFile
+from rocketpy_broker.store.index.index_hash import key_hash
 
 logger = logging.getLogger("rocketpy_broker.store.index_service")
 
 NAME_LENGTH = 17
 _PENDING_MAX = 3276
 """Number of entries, 64 KiB, that are written together."""
-_ROWS_MAX = 64
-"""Number of records whose keys are hashed together."""
-_TOPICS_MAX = 4096
 
 
 def index_file_name(now_ms: int) -> str:
     """Return the name of a file that is created at this time (ms since 1970)."""
     local = time.localtime(now_ms / 1000)
     return time.strftime("%Y%m%d%H%M%S", local) + f"{now_ms % 1000:03d}"
-
-
-T = TypeVar("T")
-
-IndexRow = tuple[int, bytes, bytes, int, int]
-"""A record to index: hash of `topic#`, unique key, keys, physical offset, store timestamp (ms)."""
 
 
 class IndexService:
@@ -53,25 +41,14 @@ class IndexService:
         self.directory = directory
         self._config = config
         self._clock = clock
-        self._files: list[IndexFile] = []
+        self.files: list[IndexFile] = []
+        """Oldest first."""
         self.directory_changed = True
         """Whether the directory has entries that may not be durable."""
         self.full: list[IndexFile] = []
         """Full files whose slots are not written yet; see `IndexFile.write_slots`."""
-        self._topic_hashes: dict[bytes, int] = {}
-        """Java's hash of `topic#` by topic."""
-        self._rows: list[IndexRow] = []
-        """Records that are not hashed yet."""
         self._write_at = _PENDING_MAX
-        """Number of pending entries from which `write_many` writes them."""
-
-    @property
-    def files(self) -> list[IndexFile]:
-        """The files, oldest first, after indexing the records in memory; these stay there if that fails."""
-        if self._rows:
-            with contextlib.suppress(StoreError):
-                self._put_rows()
-        return self._files
+        """Number of pending entries from which `put` writes them."""
 
     @property
     def end_offset(self) -> int:
@@ -98,7 +75,7 @@ class IndexService:
                 continue
             file = self._new_file(name)
             if progress is not None and int(name) == progress.index_name and not unusable:
-                (self._files if self._resume(file, progress) else unusable).append(file)
+                (self.files if self._resume(file, progress) else unusable).append(file)
             elif not unusable and self._load_file(
                 file, clean=clean or progress is not None, checkpoint_timestamp=checkpoint_timestamp
             ):
@@ -109,7 +86,7 @@ class IndexService:
         complete = not unusable
         self._delete(unusable)
         if progress is None:
-            return complete and bool(self._files)
+            return complete and bool(self.files)
         if not (complete and self._is_at(progress)):  # any of the files may be missing
             self.destroy()
             return False
@@ -124,10 +101,10 @@ class IndexService:
         return IndexFile(self._disk, self.directory / name, self._config.slots, self._config.entries)
 
     def _is_at(self, progress: DispatchProgress) -> bool:
-        if not self._files:
+        if not self.files:
             return progress.index_name == 0
-        last = self._files[-1]
-        at = int(last.path.name), last.next_entry, len(self._files)
+        last = self.files[-1]
+        at = int(last.path.name), last.next_entry, len(self.files)
         return at == (progress.index_name, progress.index_entries, progress.index_count)
 
     @staticmethod
@@ -162,7 +139,7 @@ class IndexService:
 
     def _keep(self, file: IndexFile) -> None:
         if file.next_entry > 1:
-            self._files.append(file)
+            self.files.append(file)
         else:  # an empty file, which a Java broker has kept when it recovered this store
             file.delete()
 
@@ -178,11 +155,10 @@ class IndexService:
     def delete_from(self, offset: int) -> bool:
         """Delete files with records from this physical offset on; return True if there were none."""
         kept = len(self.files)
-        self._rows = [row for row in self._rows if row[3] < offset]  # not empty if the disk is full
-        while kept and self._files[kept - 1].end_offset >= offset:
+        while kept and self.files[kept - 1].end_offset >= offset:
             kept -= 1
-        deleted = self._files[kept:]
-        del self._files[kept:]
+        deleted = self.files[kept:]
+        del self.files[kept:]
         self.full = [file for file in self.full if file not in deleted]
         is_complete = not deleted
         self._delete(deleted)
@@ -190,96 +166,34 @@ class IndexService:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def put(self, topic: bytes, unique_key: bytes, keys: bytes, offset: int, timestamp: int) -> None:
-        """Index a record by its unique key and by each of its keys. A record that is indexed is ignored.
+    def put(self, rows: bytes) -> None:
+        """Index keys, in log order, and write pending entries, if there are many of them.
 
-        topic, unique_key, keys: UTF-8; keys are separated by spaces; empty for none. timestamp: store
-        timestamp in ms. The record stays in memory until `write_many` has enough of them: hashing many keys
-        together takes a quarter of the time.
+        rows: see `ROW`; those of records that are indexed are ignored. Raises DiskFull, StoreError if a file
+        cannot be created; then it can be called again with the same rows. Entries that cannot be written
+        remain pending.
         """
-        if not self._rows or offset > self._rows[-1][3]:
-            self._rows.append((self.topic_hash(topic), unique_key, keys, offset, timestamp))
-
-    def _put_rows(self) -> None:
-        """Index the records in memory. Raises DiskFull, StoreError; then they remain there."""
-        if self._rows:
-            self._put_columns(*zip(*self._rows, strict=True))
-            self._rows.clear()
-
-    def put_many(
-        self,
-        topic_hashes: Sequence[int],
-        unique_keys: Sequence[bytes],
-        keys: Sequence[bytes],
-        offsets: Sequence[int],
-        timestamps: Sequence[int],
-    ) -> None:
-        """Index many records, in log order.
-
-        topic_hashes: `topic_hash` of each record's topic. keys: of each record, as in `put`. Raises DiskFull,
-        StoreError; then it can be called again with the same records.
-        """
-        self._put_rows()
-        self._put_columns(topic_hashes, unique_keys, keys, offsets, timestamps)
-        self.write_many()
-
-    def _put_columns(
-        self,
-        topic_hashes: Sequence[int],
-        unique_keys: Sequence[bytes],
-        keys: Sequence[bytes],
-        offsets: Sequence[int],
-        timestamps: Sequence[int],
-    ) -> None:
-        if self._files:
-            known = bisect_left(offsets, self._files[-1].end_offset)
-            if known:
-                topic_hashes, unique_keys, keys = topic_hashes[known:], unique_keys[known:], keys[known:]
-                offsets, timestamps = offsets[known:], timestamps[known:]
-        if not offsets:
-            return
-        if b" " in b"".join(keys):
-            rows = zip(topic_hashes, unique_keys, keys, offsets, timestamps, strict=True)
-            topic_hashes, unique_keys, keys, offsets, timestamps = zip(*_key_by_key(rows), strict=True)
-        hashes: Sequence[int]
-        physical_offsets: Sequence[int]
-        times: Sequence[int]
-        if any(keys) or not all(unique_keys):
-            hashes = _interleaved(key_hashes(topic_hashes, unique_keys), key_hashes(topic_hashes, keys))
-            present = _interleaved(unique_keys, keys)
-            physical_offsets, times = _interleaved(offsets, offsets), _interleaved(timestamps, timestamps)
-            if not all(present):
-                hashes, physical_offsets, times = (
-                    list(compress(part, present)) for part in (hashes, physical_offsets, times)
-                )
-            if not hashes:
-                return
-        else:
-            hashes, physical_offsets, times = key_hashes(topic_hashes, unique_keys), offsets, timestamps
-        self._put_hashes(hashes, physical_offsets, times)
-
-    def _put_hashes(self, hashes: Sequence[int], offsets: Sequence[int], timestamps: Sequence[int]) -> None:
+        if self.files:
+            rows = rows_from(rows, self.files[-1].end_offset)
         start = 0
-        while start < len(hashes):
-            file = self._files[-1] if self._files else self._add_file()
+        while start < len(rows):
+            file = self.files[-1] if self.files else self._add_file()
             if file.is_full:
                 file.write_entries()
                 file = self._add_file()
-            stop = min(len(hashes), start + file.room)
-            file.put_many(hashes[start:stop], offsets[start:stop], timestamps[start:stop])
+            stop = min(len(rows), start + file.room * ROW.size)
+            file.put(rows[start:stop])
             start = stop
-
-    def topic_hash(self, topic: bytes) -> int:
-        """Return Java's hash of `topic#`, for `put_many`. topic: in UTF-8."""
-        hash_code = self._topic_hashes.get(topic)
-        if hash_code is None:
-            if len(self._topic_hashes) >= _TOPICS_MAX:
-                self._topic_hashes.clear()
-            hash_code = self._topic_hashes[topic] = utf8_hash(topic + b"#")
-        return hash_code
+        if self.files and self.files[-1].pending >= self._write_at:
+            self._write_at = _PENDING_MAX
+            try:
+                self.files[-1].write_entries()
+            except StoreError as error:
+                self._write_at = 2 * self.files[-1].pending
+                logger.debug("cannot write %d index entries yet: %s", self.files[-1].pending, error)
 
     def _add_file(self) -> IndexFile:
-        previous = self._files[-1] if self._files else None
+        previous = self.files[-1] if self.files else None
         name = index_file_name(self._clock())
         if previous is not None and name <= previous.path.name:  # the clock went back; names must increase
             name = _next_name(previous.path.name)
@@ -288,35 +202,17 @@ class IndexService:
         self.directory_changed = True
         if previous is not None:
             self.full.append(previous)
-        self._files.append(file)
+        self.files.append(file)
         return file
 
-    def write_many(self) -> None:
-        """Index the records in memory and write pending entries, if there are many of them.
-
-        Raises DiskFull, StoreError if a file cannot be created. Entries that cannot be written remain
-        pending.
-        """
-        if len(self._rows) >= _ROWS_MAX:
-            self._put_rows()
-        if self._files and self._files[-1].pending >= self._write_at:
-            self._write_at = _PENDING_MAX
-            try:
-                self._files[-1].write_entries()
-            except StoreError as error:
-                self._write_at = 2 * self._files[-1].pending
-                logger.debug("cannot write %d index entries yet: %s", self._files[-1].pending, error)
-
     def write_entries(self) -> None:
-        """Index the records in memory and write all pending entries. Raises DiskFull, StoreError."""
-        self._put_rows()
-        if self._files:
-            self._files[-1].write_entries()
+        """Write all pending entries. Raises DiskFull, StoreError."""
+        if self.files:
+            self.files[-1].write_entries()
 
     def finish(self) -> None:
         """Write and flush everything, for a clean stop. Raises DiskFull, StoreError."""
-        self._put_rows()
-        for file in self._files[-1:] + self.full:
+        for file in self.files[-1:] + self.full:
             file.write_entries()
             file.write_slots()
         self.full.clear()
@@ -333,7 +229,7 @@ class IndexService:
         found: list[int] = []
         files = self.files
         if files:
-            wanted = key_hash(self.topic_hash(topic.encode()), key.encode())
+            wanted = key_hash(string_hash(topic + "#"), key.encode())
             files[-1].keep_slots()
             for file in reversed(files):
                 found += file.find(wanted, begin, end, count_max - len(found))
@@ -350,7 +246,6 @@ class IndexService:
     def destroy(self) -> None:
         """Delete all files. Raises StoreError."""
         self.full.clear()
-        self._rows.clear()
         self._delete(self.files)
 
     def _delete(self, files: list[IndexFile]) -> None:
@@ -365,24 +260,20 @@ class IndexService:
 
     def close(self) -> None:
         """Close all files without writing anything."""
-        for file in self._files:
+        for file in self.files:
             file.close()
 
 
-def _key_by_key(rows: Iterable[IndexRow]) -> Iterator[IndexRow]:
-    """Yield a row for each key; the first row of a record also has its unique key."""
-    for topic_hash, unique_key, keys, offset, timestamp in rows:
-        first = unique_key
-        for key in keys.split(b" "):
-            yield topic_hash, first, key, offset, timestamp
-            first = b""
+def rows_from(rows: bytes, begin: int) -> bytes:
+    """Return the rows (see `ROW`) of records from physical offset `begin` on. All are in log order."""
+    if not rows or _offset_in(rows, 0) >= begin:
+        return rows
+    return rows[bisect_left(range(len(rows) // ROW.size), begin, key=partial(_offset_in, rows)) * ROW.size :]
 
 
-def _interleaved(first: Sequence[T], second: Sequence[T]) -> list[T]:
-    """Return the elements of both in turn: first[0], second[0], first[1], …"""
-    both = [*first, *second]
-    both[::2], both[1::2] = first, second
-    return both
+def _offset_in(rows: bytes, number: int) -> int:
+    _, offset, _ = ROW.unpack_from(rows, number * ROW.size)
+    return int(offset)
 
 
 def _next_name(name: str) -> str:

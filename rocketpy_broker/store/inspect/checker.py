@@ -9,7 +9,7 @@ differ by the same time, which is not reported.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rocketpy.protocol.java import utf8_hash
@@ -24,6 +24,7 @@ from rocketpy_broker.store.log.mapped_file_queue import LogFiles
 from rocketpy_broker.store.log.message_log import RecordScan
 from rocketpy_broker.store.log.messages import NOT_IN_QUEUE
 from rocketpy_broker.store.queue.consume_queue import BLANK_SIZE, ConsumeQueue
+from rocketpy_broker.store.queue.log_fields import tags_code_of
 
 _PROBLEMS_MAX = 1000
 _ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
@@ -63,7 +64,7 @@ def check_files(stored: ReadOnlyStore) -> CheckReport:
     report = CheckReport(problems=list(stored.problems), may_be_behind=not stored.is_clean)
     index = stored.index_files if stored.has_index else None
     scan = stored.scan(stored.log.min_offset)
-    check_log(scan, stored.log, stored.queues, index, stored.tags_code_of, report)
+    check_log(scan, stored.log, stored.queues, index, stored.delays_ms, report)
     for problem in stored.log_problems(scan):
         report.add(problem)
     report.log_end = scan.end
@@ -75,16 +76,19 @@ def check_log(
     files: LogFiles,
     queues: Mapping[tuple[str, int], ConsumeQueue],
     index: Sequence[IndexFile] | None,
-    tags_code_of: Callable[[RecordView], int],
+    delays_ms: Sequence[int],
     report: CheckReport,
 ) -> None:
-    """Read the log with `scan`, and report where queues or index differ from it. index: None without one."""
+    """Read the log with `scan`, and report where queues or index differ from it. index: None without one.
+
+    delays_ms: of the delay levels.
+    """
     in_queues: dict[tuple[str, int], dict[int, _Unit]] = defaultdict(dict)
     entries: list[tuple[int, int]] = []
     for view in scan:
         report.records += 1
         if not view.sys_flag & NOT_IN_QUEUE:
-            unit = (view.physical_offset, view.size, tags_code_of(view))
+            unit = (view.physical_offset, view.size, tags_code_of(view, delays_ms))
             _check_unit(view, unit, in_queues[view.topic, view.queue_id], report)
         if view.sys_flag & _ROLLBACK != _ROLLBACK and index is not None:
             entries += [(key_hash, view.physical_offset) for key_hash in _key_hashes(view)]

@@ -22,10 +22,7 @@ from rocketpy_broker.store.log.log_scan import LogScan, find_record
 from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.mapped_file_queue import LogFiles, MappedFileQueue
 from rocketpy_broker.store.log.message_log import RecordScan
-from rocketpy_broker.store.queue.clock_steps import ClockSteps
 from rocketpy_broker.store.queue.consume_queue import UNIT_BYTES, ConsumeQueue
-from rocketpy_broker.store.queue.dispatch import Dispatcher
-from rocketpy_broker.store.queue.queue_table import ConsumeQueueTable
 
 _ENTRIES_PER_SLOT = 4
 """As in RocketMQ: maxIndexNum is 4 times maxHashSlotNum."""
@@ -75,10 +72,8 @@ class ReadOnlyStore:
         self.has_index = self._disk.is_dir(config.index_directory)
         """Whether the store has an index directory: a store without an index has none."""
         self.index_files = self._load_index()
-        table = ConsumeQueueTable(self._disk, config.consume_queue_directory, config.consume_queue)
-        clock = ClockSteps(self._disk, config.root / "clocksteps")
-        self.tags_code_of = Dispatcher(table, None, DelayLevels(config.delay_levels), clock).tags_code_of
-        """Returns the tags code that the unit of a record must have."""
+        self.delays_ms = DelayLevels(config.delay_levels).delays_ms
+        """Of the delay levels."""
 
     def _check_lock(self) -> None:
         path = self.config.root / "lock"

@@ -13,12 +13,9 @@ Source: RocketMQ CommitLog, DefaultAppendMessageCallback.
 from __future__ import annotations
 
 import logging
-from itertools import accumulate, repeat
-from operator import add
-from typing import Final
+from typing import Final, NamedTuple
 
 from rocketpy.errors import MessageInvalid, MessageTooLarge, StoreDamaged, StoreError
-from rocketpy.protocol.message.batch import BatchColumns
 from rocketpy.protocol.message.properties import MAX_PROPERTIES_BYTES
 from rocketpy.protocol.message.record import (
     FIXED_BYTES,
@@ -27,13 +24,13 @@ from rocketpy.protocol.message.record import (
     RecordView,
     encode_blank_start,
     encode_record,
-    encode_records,
     read_start,
 )
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy_broker.store.config import RecoveryConfig, StoreConfig
 from rocketpy_broker.store.files.checkpoint import Checkpoint
 from rocketpy_broker.store.files.disk import Clock, Disk, disk_errors
+from rocketpy_broker.store.log.batch_records import batch_records
 from rocketpy_broker.store.log.flush import FlushPlan
 from rocketpy_broker.store.log.log_scan import BulkReader, LogScan, LogTail, find_record, has_lost_sector
 from rocketpy_broker.store.log.mapped_file import MappedFile
@@ -44,11 +41,11 @@ from rocketpy_broker.store.log.messages import (
     NUL_IN_PROPERTIES,
     AppendReceipt,
     BatchReceipt,
-    DispatchRequest,
+    LogPiece,
     MessageInner,
+    QueueCursor,
     QueueTable,
     peek_message,
-    stored_ms_of,
     too_large,
     with_hosts,
 )
@@ -57,6 +54,20 @@ logger = logging.getLogger("rocketpy_broker.store.commit_log")
 
 _READ_BYTES: Final = 1024
 _new_receipt = tuple.__new__  # faster than AppendReceipt(...): see tools/bench/store_append.py
+
+
+class _Sealed(NamedTuple):
+    """A part of the run that ends a file."""
+
+    file: MappedFile
+    data: bytes
+    """The records."""
+    blank: bytes
+    """Start of the blank record; empty without room for one."""
+    records: int
+    """Number of records."""
+    stored_ms: int
+    """Store timestamp of the last record."""
 
 
 class CommitLog(MessageLog):
@@ -74,8 +85,14 @@ class CommitLog(MessageLog):
         self._preallocator = Preallocator(self.files, log)
         self.set_store_host(config.store_host)
         self._run: list[bytes] = []
-        self._requests: list[DispatchRequest] = []
-        self._sealed: list[tuple[MappedFile, list[bytes]]] = []
+        """Records of the run that are for the last file."""
+        self._count = 0
+        """Number of these records."""
+        self._first_offsets: dict[QueueCursor, int] = {}
+        """Queue offset of the first message of the run in each of its queues."""
+        self._stored_ms = 0
+        """Store timestamp of the last record of the run."""
+        self._sealed: list[_Sealed] = []
         """Parts of the run that end a file."""
         self._position = 0
         """Physical offset of the next record."""
@@ -167,7 +184,7 @@ class CommitLog(MessageLog):
     def max_offset(self) -> int:
         """Offset just after the last written record."""
         if self._sealed:  # the run added a file, which is not part of the log before `write_out`
-            file, _ = self._sealed[0]
+            file = self._sealed[0].file
             return file.start + file.wrote
         return self.files.max_offset
 
@@ -214,63 +231,55 @@ class CommitLog(MessageLog):
                 properties,
             )
         )
-        self._requests.append((cursor, position, size, now, queue_offset, sys_flag, properties))
+        self._count += 1
+        self._stored_ms = now
         if not sys_flag & NOT_IN_QUEUE:
+            self._first_offsets.setdefault(cursor, queue_offset)
             cursor.next_offset = queue_offset + 1
         self._position = position + size
         return _new_receipt(AppendReceipt, (position, size, queue_offset, now))
 
-    def append_batch(self, message: MessageInner, batch: BatchColumns) -> BatchReceipt:
+    def append_batch(self, message: MessageInner) -> BatchReceipt:
         """Add a batch to the run: a record for each message, all in one file and with one store timestamp.
 
-        message: the fields that all messages share; its flag, body and properties are ignored. Raises the
-        errors of `append`; then no message was added.
+        message: its body is that of a batch, see `encode_batch`; its flag and properties are ignored. Raises
+        the errors of `append`, and RemoteProtocolError for a malformed body; then no message was added.
         """
         sys_flag = message.sys_flag
         if sys_flag & MessageSysFlag.TRANSACTION_MASK:
             raise MessageInvalid("messages of a batch cannot be transactional")
         cursor = self.table[message.topic, message.queue_id]
-        fixed = FIXED_BYTES + len(cursor.topic_bytes)
         if self._store_flag or len(message.born_host) != 8:
-            sys_flag, fixed = with_hosts(sys_flag, fixed, message.born_host, self._store_flag)
-        flags, bodies, properties = batch
-        if not bodies:
-            return BatchReceipt((), (), cursor.next_offset)
-        sizes = [fixed + length for length in map(add, map(len, bodies), map(len, properties))]
-        properties_max = max(map(len, properties))
-        total = sum(sizes)
-        if total > self._message_bytes_max or properties_max > MAX_PROPERTIES_BYTES:
-            raise too_large(total, self._message_bytes_max, properties_max)
-        if b"\0" in b"".join(properties):
-            raise MessageInvalid(NUL_IN_PROPERTIES)
-        if self._position + total > self._limit:
-            self._roll(total)
-        now = self._clock()
+            sys_flag, _ = with_hosts(sys_flag, 0, message.born_host, self._store_flag)
         queue_offset = cursor.next_offset
-        positions = list(accumulate(sizes, initial=self._position))
-        end = positions.pop()
-        self._run += encode_records(
-            cursor.topic_bytes,
-            message.queue_id,
-            queue_offset,
-            positions,
-            sizes,
-            sys_flag,
-            message.born_timestamp,
-            message.born_host,
-            now,
-            self._store_host,
-            message.reconsume_times,
-            flags,
-            bodies,
-            properties,
-        )
-        offsets = range(queue_offset, queue_offset + len(sizes))
-        self._requests += zip(
-            repeat(cursor), positions, sizes, repeat(now), offsets, repeat(sys_flag), properties, strict=False
-        )
-        self._position, cursor.next_offset = end, offsets.stop
-        return BatchReceipt(positions, sizes, queue_offset)
+        while True:
+            now = self._clock()
+            records, positions = batch_records(
+                message.body,
+                cursor.topic_bytes,
+                message.queue_id,
+                queue_offset,
+                self._position,
+                sys_flag,
+                message.born_timestamp,
+                message.born_host,
+                now,
+                self._store_host,
+                message.reconsume_times,
+                self._message_bytes_max,
+            )
+            if not positions:
+                return BatchReceipt((), queue_offset)
+            if self._position + len(records) <= self._limit:
+                break
+            self._roll(len(records))
+        self._run.append(records)
+        self._count += len(positions)
+        self._stored_ms = now
+        self._first_offsets.setdefault(cursor, queue_offset)
+        self._position += len(records)
+        cursor.next_offset = queue_offset + len(positions)
+        return BatchReceipt(positions, queue_offset)
 
     def _roll(self, size: int) -> None:
         """Continue in the next file, so that `size` bytes fit. A blank record fills the previous file."""
@@ -284,68 +293,72 @@ class CommitLog(MessageLog):
         next_file = files.add_file()
         if last is not None:
             rest = last.end - self._position
-            if rest >= MIN_BLANK_BYTES:
-                self._run.append(encode_blank_start(rest))
-            self._sealed.append((last, self._run))
-            self._run = []
+            blank = encode_blank_start(rest) if rest >= MIN_BLANK_BYTES else b""
+            self._sealed.append(_Sealed(last, b"".join(self._run), blank, self._count, self._stored_ms))
+            self._run, self._count = [], 0
         self._position = next_file.start
         self._limit = next_file.end - MIN_BLANK_BYTES
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def write_out(self) -> list[DispatchRequest]:
-        """Write the run, and return its dispatch requests in log order.
+    def write_out(self) -> list[LogPiece]:
+        """Write the run, and return it for dispatch.
 
         After the write, the messages survive the end of this process. Raises DiskFull, StoreError; then the
         run is rolled back and none of it is stored. If the rollback fails too, `rollback_error` is set: no
         write is allowed before a recovery, which may find records of the run.
         """
-        requests = self._requests
-        if not requests and not self._sealed:
+        if not self._run and not self._sealed:
             return []
-        parts = self._parts()
+        last = self.files.last
+        data = self._run[0] if len(self._run) == 1 else b"".join(self._run)
+        begun = last if self._run else None
+        writes = [(part.file, part.data + part.blank) for part in self._sealed]
+        if begun is not None:
+            writes.append((begun, data))
         try:
-            for file, data, _ in parts:
-                file.write(file.wrote, data)
+            for file, written in writes:
+                file.write(file.wrote, written)
         except StoreError:
             try:
-                self._roll_back(parts)
+                self._roll_back(*writes[0])
             except StoreError as failure:
                 self.rollback_error = failure
             raise
-        for file, data, ends_file in parts:
-            file.wrote = file.size if ends_file else file.wrote + len(data)
-        self._sealed.clear()
-        self._run = []
-        self._requests = []
-        if requests:
-            self.last_store_timestamp = stored_ms_of(requests[-1])
+        queues = tuple(self._first_offsets)
+        pieces = []
+        for file, sealed, _, records, stored_ms in self._sealed:
+            if records:
+                begin = file.start + file.wrote
+                pieces.append(LogPiece(begin, begin + len(sealed), records, stored_ms, queues, sealed))
+            file.wrote = file.size
+        if begun is not None:
+            begin, end = begun.start + begun.wrote, self._position
+            pieces.append(LogPiece(begin, end, self._count, self._stored_ms, queues, data))
+            begun.wrote += len(data)
+        self._clear_run()
+        if pieces:
+            self.last_store_timestamp = pieces[-1].stored_ms
             self.tail.advance(self._position)
-        return requests
+        return pieces
 
-    def _parts(self) -> list[tuple[MappedFile, bytes, bool]]:
-        """Return the parts of the run: (file, bytes, whether the part fills the file)."""
-        run, mapped_files = self._run, self.files.mapped_files
-        parts = []
-        if self._sealed:
-            parts = [(file, b"".join(pieces), True) for file, pieces in self._sealed]
-        if run and mapped_files:
-            parts.append((mapped_files[-1], run[0] if len(run) == 1 else b"".join(run), False))
-        return parts
-
-    def _roll_back(self, parts: list[tuple[MappedFile, bytes, bool]]) -> None:
-        """Reset the queue offsets to those before the run, and zero bytes that may have reached the files."""
-        for cursor, _, _, _, queue_offset, sys_flag, _ in reversed(self._requests):
-            if not sys_flag & NOT_IN_QUEUE:
-                cursor.next_offset = queue_offset
-        self._run = []
-        self._requests = []
-        sealed = len(self._sealed)
+    def _clear_run(self) -> None:
+        self._run, self._count = [], 0
+        self._first_offsets = {}
         self._sealed = []
-        for _ in range(sealed):  # the run added a file for each one that it filled
+
+    def _roll_back(self, first: MappedFile, data: bytes) -> None:
+        """Reset the queue offsets to those before the run, and zero bytes that may have reached the files.
+
+        first, data: the first write of the run.
+        """
+        for cursor, queue_offset in self._first_offsets.items():
+            cursor.next_offset = queue_offset
+        added = len(self._sealed)  # the run added a file for each one that it filled
+        self._clear_run()
+        for _ in range(added):
             self.files.mapped_files.pop().delete()
         self._resume(self.files.last)
-        first, data, _ = parts[0]
         if first.erase(first.wrote, min(first.size, first.wrote + len(data))):
             # Without this flush, power loss could restore zeroed records behind the records of the next run.
             first.flush()

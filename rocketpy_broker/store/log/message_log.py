@@ -1,7 +1,7 @@
 """The interface between a message store and its log: a commit log, or the entries of a DLedger group.
 
-A store appends to a log, gets dispatch requests from it, reads records by their physical offset, and deletes
-expired files. The log determines the layout of its files, and when a record is written.
+A store appends to a log, gets the written records for dispatch, reads records by their physical offset, and
+deletes expired files. The log determines the layout of its files, and when a record is written.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rocketpy.errors import RecordCorrupt, StoreError
-from rocketpy.protocol.message.batch import BatchColumns
 from rocketpy.protocol.message.record import RecordView
 from rocketpy_broker.store.config import RecoveryConfig, StoreConfig
 from rocketpy_broker.store.files.checkpoint import Checkpoint
@@ -25,7 +24,7 @@ from rocketpy_broker.store.log.messages import (
     TIMESTAMP_BYTES,
     AppendReceipt,
     BatchReceipt,
-    DispatchRequest,
+    LogPiece,
     MessageInner,
     QueueTable,
     store_host_flag,
@@ -166,11 +165,11 @@ class MessageLog(Protocol):
     def append(self, message: MessageInner) -> AppendReceipt:
         """Add a message to the run; see `MessageStore.append`."""
 
-    def append_batch(self, message: MessageInner, batch: BatchColumns) -> BatchReceipt:
+    def append_batch(self, message: MessageInner) -> BatchReceipt:
         """Add a batch to the run; see `MessageStore.append_batch`."""
 
-    def write_out(self) -> list[DispatchRequest]:
-        """Write the run; return the dispatch requests of readable records, in log order."""
+    def write_out(self) -> list[LogPiece]:
+        """Write the run; return its records for dispatch, in log order."""
 
     # -- reading
 

@@ -1,8 +1,8 @@
-"""Types of the append path: messages, queue cursors, limits, append receipts and dispatch requests."""
+"""Types of the append path: messages, queue cursors, limits, append receipts and pieces of the log."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -105,40 +105,25 @@ class BatchReceipt(NamedTuple):
 
     physical_offsets: Sequence[int]
     """Of each record in the commit log."""
-    sizes: Sequence[int]
-    """Of each record, in bytes."""
     queue_offset: int
     """Of the first message."""
 
 
-DispatchRequest = tuple[QueueCursor, int, int, int, int, int, bytes]
-"""(queue, physical offset, size, store timestamp, queue offset, sys flag, properties) of one record.
+class LogPiece(NamedTuple):
+    """Consecutive records of one file of the log, which wait for dispatch."""
 
-A plain tuple for speed: one is created for every message.
-"""
-
-
-def offset_of(request: DispatchRequest) -> int:
-    """Return the physical offset of a record."""
-    return request[1]
-
-
-def end_of(request: DispatchRequest) -> int:
-    """Return the physical offset just after a record."""
-    return request[1] + request[2]
-
-
-def stored_ms_of(request: DispatchRequest) -> int:
-    """Return the store timestamp of a record."""
-    return request[3]
-
-
-def dispatch_request(cursor: QueueCursor, view: RecordView) -> DispatchRequest:
-    """Return the request to dispatch a record of a queue."""
-    return (
-        cursor, view.physical_offset, view.size, view.store_timestamp, view.queue_offset, view.sys_flag,
-        view.properties,
-    )  # fmt: skip
+    begin: int
+    """Physical offset of the first record."""
+    end: int
+    """Physical offset after the last record."""
+    records: int
+    """Number of records."""
+    stored_ms: int
+    """Store timestamp of the last record."""
+    queues: Collection[QueueCursor]
+    """Those of the records, and perhaps others."""
+    data: bytes | None
+    """The records; None to read them from the log."""
 
 
 def store_host_flag(host: bytes) -> int:

@@ -9,7 +9,7 @@ Source: none.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,7 @@ import msgspec
 from rocketpy.errors import StoreError
 from rocketpy_broker.store.files.disk import Disk
 from rocketpy_broker.store.files.state_file import load_state, save_state
-from rocketpy_broker.store.log.messages import DispatchRequest, offset_of, stored_ms_of
+from rocketpy_broker.store.queue.log_fields import LogFields
 
 logger = logging.getLogger("rocketpy_broker.store.clock_steps")
 
@@ -57,34 +57,29 @@ class ClockSteps:
             self.save()
         self._end, self._last_ms = end, last_ms
 
-    def follow_run(self, requests: Sequence[DispatchRequest]) -> None:
-        """Follow the next records, usually of one moment."""
-        first, last = stored_ms_of(requests[0]), stored_ms_of(requests[-1])
-        if first != last or first < self._last_ms:
-            self.follow(requests)
-        else:
-            self._end, self._last_ms = offset_of(requests[-1]) + 1, last
-
-    def follow(self, requests: Iterable[DispatchRequest]) -> None:
+    def follow(self, fields: LogFields) -> None:
         """Follow the next records. Those that were followed before are ignored."""
-        for _, offset, _, stored_ms, *_ in requests:
-            if offset < self._end:
-                continue
-            if stored_ms < self._last_ms:
-                self._add(offset, stored_ms)
-            self._end, self._last_ms = offset + 1, stored_ms
-
-    def _add(self, offset: int, stored_ms: int) -> None:
-        self._is_unsaved = True
-        self.steps.append((offset, self._last_ms))
-        del self.steps[:-_STEPS_MAX]
-        if self._last_ms - stored_ms < _SAVED_MS:
+        if fields.end <= self._end:
             return
-        logger.warning(
-            "store times go back by %d ms at offset %d: the clock was set back",
-            self._last_ms - stored_ms,
-            offset,
-        )
+        if fields.begin >= self._end and fields.first_ms < self._last_ms:
+            self._add(fields.begin, self._last_ms, fields.first_ms)
+        for offset, before_ms, stored_ms in fields.steps:
+            if offset >= self._end:
+                self._add(offset, before_ms, stored_ms)
+        self._end, self._last_ms = fields.end, fields.last_ms
+
+    def _add(self, offset: int, before_ms: int, stored_ms: int) -> None:
+        place = bisect_left(self.steps, (offset, 0))
+        known = self.steps[place : place + 1]
+        if known == [(offset, before_ms)]:  # saved before a crash
+            return
+        self._is_unsaved = True
+        self.steps[place : place + (known[:1] != [] and known[0][0] == offset)] = [(offset, before_ms)]
+        del self.steps[:-_STEPS_MAX]
+        step_ms = before_ms - stored_ms
+        if step_ms < _SAVED_MS:
+            return
+        logger.warning("store times go back by %d ms at offset %d: the clock was set back", step_ms, offset)
         self.save()
 
     def save(self) -> None:

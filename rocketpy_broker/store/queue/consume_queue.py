@@ -20,7 +20,7 @@ import contextlib
 import logging
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -106,10 +106,11 @@ class ConsumeQueue:
         """Commit log offset just after the newest record; records below it are not added again."""
         self.puts = PutTotals() if puts is None else puts
         self._changed = {} if changed is None else changed
-        self._pending: list[bytes] = []
-        self._pending_max = max(1, pending_bytes_max // UNIT_BYTES)
+        self._pending = bytearray()
+        """The units that are only in memory."""
+        self._pending_max = max(1, pending_bytes_max // UNIT_BYTES) * UNIT_BYTES
         self._write_at = self._pending_max
-        """Number of units in memory from which `put` tries to write them."""
+        """Bytes in memory from which `put` tries to write them."""
 
     @property
     def units_per_file(self) -> int:
@@ -129,7 +130,7 @@ class ConsumeQueue:
             return False
         if not self._pending:
             self._changed[self] = None
-        self._pending.append(_pack(offset, size, tags_code))
+        self._pending += _pack(offset, size, tags_code)
         self.next_offset = queue_offset + 1
         self.max_physical_offset = offset + size
         self.puts.count += 1
@@ -138,34 +139,28 @@ class ConsumeQueue:
             self._try_write_out()
         return True
 
-    def put_many(
-        self,
-        offsets: Sequence[int],
-        sizes: Sequence[int],
-        tags_codes: Sequence[int],
-        queue_offsets: Sequence[int],
-    ) -> bool:
-        """Add the units of many records, in commit-log order; return whether any was new. See `put`.
+    def put_many(self, queue_offset: int, begin: int, end: int, size: int, units: bytes) -> int:
+        """Add consecutive units, in commit-log order; return the number of new ones. See `put`.
 
-        Consecutive queue offsets take a fast path.
+        queue_offset: of the first unit. begin: physical offset of its record. end: after the last record.
+        size: bytes of all records.
         """
-        first, last = queue_offsets[0], queue_offsets[-1]
-        is_consecutive = first == self.next_offset and last - first == len(queue_offsets) - 1
-        if offsets[-1] + sizes[-1] <= self.max_physical_offset:
-            return False
-        if not is_consecutive or offsets[0] + sizes[0] <= self.max_physical_offset:
-            added = list(map(self.put, offsets, sizes, tags_codes, queue_offsets))  # `any` would stop early
-            return any(added)
+        count = len(units) // UNIT_BYTES
+        if end <= self.max_physical_offset:
+            return 0
+        if queue_offset != self.next_offset or begin < self.max_physical_offset:
+            numbered = enumerate(UNIT.iter_unpack(units), queue_offset)
+            return sum([self.put(at, length, code, number) for number, (at, length, code) in numbered])
         if not self._pending:
             self._changed[self] = None
-        self._pending += map(_pack, offsets, sizes, tags_codes)
-        self.next_offset = last + 1
-        self.max_physical_offset = offsets[-1] + sizes[-1]
-        self.puts.count += len(queue_offsets)
-        self.puts.size += sum(sizes)
+        self._pending += units
+        self.next_offset = queue_offset + count
+        self.max_physical_offset = end
+        self.puts.count += count
+        self.puts.size += size
         if len(self._pending) >= self._write_at:
             self._try_write_out()
-        return True
+        return count
 
     def _skip_to(self, queue_offset: int) -> bool:
         """Continue at a later queue offset, filling the gap with blank units; False for an earlier one."""
@@ -200,7 +195,7 @@ class ConsumeQueue:
             self.files.directory, self.next_offset, queue_offset,
         )  # fmt: skip
         self._changed[self] = None
-        self._pending.extend([BLANK_UNIT] * (queue_offset - self.next_offset))
+        self._pending += BLANK_UNIT * (queue_offset - self.next_offset)
         self.next_offset = queue_offset
         return True
 
@@ -221,7 +216,7 @@ class ConsumeQueue:
         first = queue_offset - queue_offset % self.units_per_file
         with contextlib.suppress(StoreError):  # on a full disk, `write_out` creates it later
             self.files.add_file(first * UNIT_BYTES).wrote = 0
-        self._pending.extend([BLANK_UNIT] * (queue_offset - first))
+        self._pending += BLANK_UNIT * (queue_offset - first)
         self.min_offset = self.next_offset = queue_offset
 
     def drop_before(self, physical_offset: int) -> None:
@@ -234,13 +229,14 @@ class ConsumeQueue:
                 low = middle + 1
             else:
                 high = middle
-        kept: list[bytes] = []
-        while (at := low + len(kept)) < self.next_offset and (data := self.read_units(at, _KEPT_UNITS)):
-            kept += [data[start : start + UNIT_BYTES] for start in range(0, len(data), UNIT_BYTES)]
+        kept, at = bytearray(), low
+        while at < self.next_offset and (data := self.read_units(at, _KEPT_UNITS)):
+            kept += data
+            at += len(data) // UNIT_BYTES
         end = self.max_physical_offset
         self.begin_at(low)
         self._pending += kept
-        self.next_offset, self.max_physical_offset = low + len(kept), end
+        self.next_offset, self.max_physical_offset = at, end
         self._try_write_out()
 
     @property
@@ -271,9 +267,9 @@ class ConsumeQueue:
         """Write the units that are only in memory. Raises DiskFull, StoreError; unwritten ones stay there."""
         if not self._pending:
             return
-        for file, part in self.files.append(b"".join(self._pending), self._written_units * UNIT_BYTES):
+        for file, part in self.files.append(bytes(self._pending), self._written_units * UNIT_BYTES):
             self.checksums.wrote(file.start, file.wrote - len(part), part)
-            del self._pending[: len(part) // UNIT_BYTES]
+            del self._pending[: len(part)]
         self._write_at = self._pending_max
 
     def _try_write_out(self) -> None:
@@ -282,12 +278,13 @@ class ConsumeQueue:
             self.write_out()
         except StoreError as error:
             self._write_at = 2 * len(self._pending)
-            logger.debug("%s: cannot write %d units yet: %s", self.files.directory, len(self._pending), error)
+            count = len(self._pending) // UNIT_BYTES
+            logger.debug("%s: cannot write %d units yet: %s", self.files.directory, count, error)
 
     @property
     def _written_units(self) -> int:
         """Queue offset of the first unit that is only in memory."""
-        return self.next_offset - len(self._pending)
+        return self.next_offset - len(self._pending) // UNIT_BYTES
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -300,11 +297,11 @@ class ConsumeQueue:
             return None
         per_file = self.files.file_bytes // UNIT_BYTES
         count = min(count, per_file - queue_offset % per_file)
-        written_end = self.next_offset - len(self._pending)
+        written_end = self._written_units
         if queue_offset + count <= written_end:
             return self._read_written(queue_offset, count * UNIT_BYTES)
-        first = max(queue_offset - written_end, 0)
-        pending = b"".join(self._pending[first : queue_offset + count - written_end])
+        first, end = max(queue_offset - written_end, 0), queue_offset + count - written_end
+        pending = bytes(self._pending[first * UNIT_BYTES : end * UNIT_BYTES])
         if queue_offset >= written_end:
             return pending
         size = (written_end - queue_offset) * UNIT_BYTES
@@ -331,8 +328,8 @@ class ConsumeQueue:
             data = file.read(0, file.wrote)
             for position, unit in enumerate(UNIT.iter_unpack(data[: len(data) // UNIT_BYTES * UNIT_BYTES])):
                 yield first + position, *unit
-        for queue_offset, unit_bytes in enumerate(self._pending, self._written_units):
-            yield queue_offset, *UNIT.unpack(unit_bytes)
+        for queue_offset, unit in enumerate(UNIT.iter_unpack(bytes(self._pending)), self._written_units):
+            yield queue_offset, *unit
 
     def roll_next_file(self, queue_offset: int) -> int:
         """Return the queue offset at which the file after the one of `queue_offset` starts."""
@@ -457,7 +454,7 @@ class ConsumeQueue:
                 return mapped_files[0].start // UNIT_BYTES + position
         if len(mapped_files) > 1:
             return None
-        position = _search_linearly(b"".join(self._pending), physical_offset)
+        position = _search_linearly(self._pending, physical_offset)
         return None if position is None else self._written_units + position
 
     def take_expired(self, physical_offset: int) -> Iterator[MappedFile]:
@@ -529,7 +526,7 @@ def _search(file: MappedFile, physical_offset: int) -> int | None:
     return low if low < count else None
 
 
-def _search_linearly(data: bytes, physical_offset: int) -> int | None:
+def _search_linearly(data: bytes | bytearray, physical_offset: int) -> int | None:
     for position, (offset, size, _) in enumerate(UNIT.iter_unpack(data)):
         if offset >= physical_offset and not (offset == 0 and size == BLANK_SIZE):
             return position

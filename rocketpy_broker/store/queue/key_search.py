@@ -13,7 +13,7 @@ from rocketpy.native import has_native_form
 from rocketpy.protocol.message.record import is_intact, peek
 from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.messages import timestamp_in
-from rocketpy_broker.store.queue.property_fields import index_fields
+from rocketpy_broker.store.queue.log_fields import index_fields
 
 _NOT_STORED, _OTHER_KEY, _HAS_KEY = range(3)
 """Results of `match_key`."""

@@ -22,7 +22,6 @@ Differs: 4.6.0 reads nothing after damage, and indexes nothing before the file t
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -36,14 +35,12 @@ from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.message_log import MessageLog, RecordScan, RecoveryReport
 from rocketpy_broker.store.log.messages import (
     NOT_IN_QUEUE,
-    DispatchRequest,
+    QueueCursor,
     QueueTable,
-    dispatch_request,
-    end_of,
-    offset_of,
 )
 from rocketpy_broker.store.queue.consume_queue import UNIT_BYTES, ConsumeQueue, QueueUnit
 from rocketpy_broker.store.queue.dispatch import Dispatcher
+from rocketpy_broker.store.queue.log_fields import fields_of, tags_code_of
 from rocketpy_broker.store.queue.queue_checksums import FileChecksum
 from rocketpy_broker.store.queue.queue_table import CHECKSUM_BYTES_MAX, ConsumeQueueTable
 from rocketpy_broker.store.recovery.bulk_scan import BulkScan
@@ -208,34 +205,27 @@ class Recovery:
     def _scan_once(
         self, start: int, index_from: int, report: RecoveryReport, *, gaps_allowed: bool
     ) -> RecordScan:
-        bulk = BulkScan(self.queues, self._dispatch, index_from, check_crc=self.config.check_crc)
+        bulk = BulkScan(self.queues, self.dispatcher, index_from, check_crc=self.config.check_crc)
+        delays_ms = self.dispatcher.delays_ms
         dispatched = self.queues.max_physical_offset()
         scan = self.log.scan(start, dispatched, check_crc=self.config.check_crc, bulk=bulk.take)
         report.scanned_from = start
-        for view in scan:
-            request, is_missing = self._request(view, gaps_allowed=gaps_allowed)
-            bulk.add(request, is_missing=is_missing)
-            if not view.sys_flag & NOT_IN_QUEUE:
-                bulk.add_queue(request[0])
-        bulk.flush()
+        try:
+            for view in scan:
+                cursor = self.table[view.topic, view.queue_id]
+                is_missing = self._is_missing(view, cursor, gaps_allowed=gaps_allowed)
+                bulk.add(fields_of(view, delays_ms), is_missing=is_missing)
+                if not view.sys_flag & NOT_IN_QUEUE:
+                    bulk.add_queue(cursor)
+        finally:
+            self._indexed_until = max(self._indexed_until, bulk.indexed_until)
         report.records, report.rebuilt = bulk.records, bulk.rebuilt
         return scan
 
-    def _dispatch(self, batch: list[DispatchRequest], index_from: int) -> None:
-        """Dispatch a batch. Records below `index_from` are not indexed."""
-        self.dispatcher.clock.follow(batch)
-        split = bisect_left(batch, index_from, key=offset_of)
-        self.dispatcher.put(batch[:split], indexed=False)
-        if split < len(batch):
-            self.dispatcher.put(batch[split:])
-            self._indexed_until = end_of(batch[-1])
-
-    def _request(self, view: RecordView, *, gaps_allowed: bool) -> tuple[DispatchRequest, bool]:
-        """Return the dispatch request of a record, and whether its consume queue lacks it."""
-        cursor = self.table[view.topic, view.queue_id]
-        request = dispatch_request(cursor, view)
+    def _is_missing(self, view: RecordView, cursor: QueueCursor, *, gaps_allowed: bool) -> bool:
+        """Return whether the consume queue of a record lacks it. cursor: of its queue; advanced if so."""
         if view.sys_flag & NOT_IN_QUEUE:
-            return request, False
+            return False
         queue = self.queues.queues.get((view.topic, view.queue_id))
         if queue is not None and view.physical_offset + view.size <= queue.max_physical_offset:
             if view.queue_offset * UNIT_BYTES < queue.files.min_offset:
@@ -245,10 +235,9 @@ class Recovery:
                     f"queue {view.topic}/{view.queue_id} starts at offset {first}, but the log has offset "
                     f"{view.queue_offset}"
                 )
-            return request, False
+            return False
         if queue is not None and not cursor.next_offset and self._is_left_over(queue, view, gaps_allowed):
             queue.destroy()
-        # The cursor's `next_offset` is ahead of the queue's by the records of the batch.
         expected = max(cursor.next_offset, queue.next_offset if queue is not None else 0)
         if view.queue_offset > expected and not gaps_allowed:
             raise _QueueIncomplete(
@@ -256,7 +245,7 @@ class Recovery:
                 f"the log is {view.queue_offset}"
             )
         cursor.next_offset = view.queue_offset + 1
-        return request, True
+        return True
 
     def _is_left_over(self, queue: ConsumeQueue, view: RecordView, gaps_allowed: bool) -> bool:
         """Whether all units of a queue point to expired records, with a gap before the first record kept.
@@ -353,7 +342,7 @@ class Recovery:
         identity = (view.physical_offset, view.size, view.topic, view.queue_id, view.queue_offset)
         if identity != (offset, size, queue.topic, queue.queue_id, number):
             return False
-        return not check_code or tags_code == self.dispatcher.tags_code_of(view)
+        return not check_code or tags_code == tags_code_of(view, self.dispatcher.delays_ms)
 
     def _drop_all(self, report: RecoveryReport) -> None:
         """Delete all queues and the index, as 4.6.0 does when the commit log is empty."""

@@ -18,8 +18,8 @@ from rocketpy.protocol.message.record import MIN_BLANK_BYTES
 from rocketpy_broker.store.files.state_file import save_state
 from rocketpy_broker.store.log.log_scan import LogScan, LogTail
 from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue, read_across
-from rocketpy_broker.store.log.messages import offset_of
 from rocketpy_broker.store.message_store import MessageStore
+from rocketpy_broker.store.queue.log_fields import fields_of
 from rocketpy_broker.store.replica.backlog import Backlog
 from rocketpy_broker.store.replica.copied_records import ParsedRecords, RecordParser
 
@@ -185,5 +185,6 @@ class ReplicaLog:
         begin = max(index.end_offset if index.files else 0, self._files.min_offset)
         file = self._files.find(begin)
         if file is not None:
-            requests = [self._records.request_of(view) for view in LogScan(self._files, file.start)]
-            self._store.dispatcher.put([request for request in requests if offset_of(request) >= begin])
+            dispatcher = self._store.dispatcher
+            for view in LogScan(self._files, file.start):
+                dispatcher.index(fields_of(view, dispatcher.delays_ms), begin)

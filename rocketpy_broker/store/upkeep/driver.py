@@ -221,7 +221,7 @@ class StoreDriver:
         unchecked = self.store.dispatcher.waiting_since(self._checked_for_polls)
         self._checked_for_polls += len(unchecked)
         polled = self.polled_queues
-        cursors = {request[0] for request in unchecked}
+        cursors = {cursor for piece in unchecked for cursor in piece.queues}
         return any((cursor.topic, cursor.queue_id) in polled for cursor in cursors)
 
     def _dispatch(self) -> None:

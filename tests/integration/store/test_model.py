@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from rocketpy.errors import MessageTooLarge
-from rocketpy.protocol.message.batch import BatchColumns
+from rocketpy.protocol.message.batch import encode_batch
 from rocketpy_broker.store import CommitLogConfig, MessageStore
 from tests.store_checks import check_store
 from tests.unit.store.helpers import bodies, kill, message, small_config
@@ -55,10 +55,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(queue_id=QUEUES, sizes=st.lists(st.integers(0, 400), min_size=1, max_size=6))
     def append_batch(self, queue_id: int, sizes: list[int]) -> None:
         texts = [self._body(size) for size in sizes]
-        receipt = self.store.append_batch(
-            message(self.number, queue_id=queue_id),
-            BatchColumns.of([(0, text, b"KEYS\x01batch\x02") for text in texts]),
-        )
+        entries = [(0, text, b"KEYS\x01batch\x02") for text in texts]
+        receipt = self.store.append_batch(message(self.number, queue_id=queue_id, body=encode_batch(entries)))
         assert len({offset // 4096 for offset in receipt.physical_offsets}) == 1
         self.placed += [(queue_id, text) for text in texts]
 

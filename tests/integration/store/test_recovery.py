@@ -13,7 +13,7 @@ from typing import Protocol
 import pytest
 
 from rocketpy.errors import MessageInvalid, StoreDamaged
-from rocketpy.protocol.message.batch import BatchColumns
+from rocketpy.protocol.message.batch import encode_batch
 from rocketpy_broker.store import (
     CommitLogConfig,
     IndexConfig,
@@ -314,7 +314,7 @@ def test_properties_with_zeros_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(MessageInvalid, match=r"U\+0000"):
         store.append(MessageInner("T", 0, b"x", b"KEYS\x01a\0b\x02"))
     with pytest.raises(MessageInvalid, match=r"U\+0000"):
-        store.append_batch(MessageInner("T", 0, b""), BatchColumns([0], [b"x"], [b"\0"]))
+        store.append_batch(MessageInner("T", 0, encode_batch([(0, b"x", b"\0")])))
     put(store, 1)
     assert bodies(store) == [b"body 1"]
     store.close()

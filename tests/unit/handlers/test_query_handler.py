@@ -117,9 +117,9 @@ async def test_entries_of_a_queue_are_listed_while_no_index_file_can_be_created(
         put(parts.store, 0)
         disk.fail_at, disk.fail_count = disk.calls + 1, 1000
         with pytest.raises(DiskFull):
-            put(parts.store, *range(1, 20))
+            put(parts.store, *range(1, 150))
         _, body = await entries(client)
-        assert (body.max_queue_index, len(body.queue_data or ())) == (20, 20)
+        assert (body.max_queue_index, len(body.queue_data or ())) == (150, 50)
         disk.fail_at = 0
 
 

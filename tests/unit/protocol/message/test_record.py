@@ -285,29 +285,6 @@ def test_values_outside_the_format_are_rejected_before_a_write() -> None:
         make(queue_id=2**31)
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "reason"),
-    [
-        ({"topic": b"t" * 128}, TopicInvalid, "128 bytes; the limit is 127"),
-        ({"properties": [b"", b"p" * 32768]}, MessageTooLarge, "32768 bytes; the limit is 32767"),
-        ({"store_host": HOST_V6}, LocalProtocolError, "store host of 20 bytes, sysFlag 0x0 requires 8"),
-        ({"sys_flag": 0x10}, LocalProtocolError, "born host of 8 bytes, sysFlag 0x10 requires 20"),
-    ],
-)
-def test_values_outside_the_format_are_rejected_in_a_batch(
-    changes: dict[str, Any], error: type[Exception], reason: str
-) -> None:
-    """A host that is cut, or a length that wraps, would make the log unreadable after the batch."""
-    fields: dict[str, Any] = {
-        "topic": b"T", "queue_id": 0, "queue_offset": 0, "positions": [0, 100], "sizes": [100, 100],
-        "sys_flag": 0, "born_timestamp": 1, "born_host": HOST, "store_timestamp": 2, "store_host": HOST,
-        "reconsume_times": 0, "flags": [0, 0], "bodies": [b"x", b"y"], "properties": [b"", b""],
-    }  # fmt: skip
-    assert len(record.encode_records(**fields)) == 8
-    with pytest.raises(error, match=reason):
-        record.encode_records(**fields | changes)
-
-
 def test_hosts_as_bytes_and_text() -> None:
     """The born host would be that of another client than the sender."""
     assert record.host_bytes("192.0.2.2", 65535).hex() == "c00002020000ffff"
@@ -367,25 +344,6 @@ def test_records_are_split_up_to_a_damaged_one(at: int) -> None:
     assert split(usual + usual[:-1])[0] == len(usual)
 
 
-@pytest.mark.parametrize("sys_flag", [0, 0x10, 0x20, 0x30])
-def test_records_of_a_batch_equal_those_written_one_by_one(sys_flag: int) -> None:
-    """The messages of a batch would be stored with other bytes than messages sent singly."""
-    bodies = [b"", b"one", b"x" * 300]
-    texts = [PROPERTIES, b"", b"p" * 300]
-    written = [
-        make(sys_flag=sys_flag, flag=7 * number, queue_offset=42 + number, physical_offset=1000 * number,
-             body=body, properties=text)
-        for number, (body, text) in enumerate(zip(bodies, texts, strict=True))
-    ]  # fmt: skip
-    one = record.decode(written[0])
-    parts = record.encode_records(
-        b"GoldenTopic", one.queue_id, 42, [0, 1000, 2000], list(map(len, written)), sys_flag,
-        one.born_timestamp, one.born_host, one.store_timestamp, one.store_host, one.reconsume_times,
-        [0, 7, 14], bodies, texts,
-    )  # fmt: skip
-    assert b"".join(parts) == b"".join(written)
-
-
 @pytest.mark.parametrize("before", [0, 3])
 @pytest.mark.parametrize("sys_flag", [0, 0x30])
 @pytest.mark.parametrize("behind", [b"", make(), record.encode_blank(50)])
@@ -410,14 +368,3 @@ def test_readable_parts_of_a_damaged_record(behind: bytes, sys_flag: int, before
             assert (found.topic, found.properties, found.body) == ("Asked", b"", wrong_length[body_at:])
             assert (found.size, found.queue_offset) == (len(sound), 42)
     assert salvaged(b"\0\0\0\1" + sound[4:]) is None
-
-
-@pytest.mark.parametrize("field", ["flag", "queue_id", "reconsume_times"])
-def test_numbers_that_fit_into_no_field_of_a_batch_are_rejected(field: str) -> None:
-    """An application's mistake would raise struct.error, which no caller catches."""
-    given = {"flag": 0, "queue_id": 0, "reconsume_times": 0, field: 1 << 31}
-    with pytest.raises(LocalProtocolError, match="does not fit"):
-        record.encode_records(
-            b"T", given["queue_id"], 0, [0], [100], 0, 1, HOST, 2, HOST, given["reconsume_times"],
-            [given["flag"]], [b"x"], [b""],
-        )  # fmt: skip

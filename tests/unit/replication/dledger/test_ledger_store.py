@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rocketpy.errors import MessageInvalid, MessageTooLarge, StoreError
-from rocketpy.protocol.message.batch import BatchColumns
+from rocketpy.protocol.message.batch import encode_batch
 from rocketpy.protocol.message.record import decode, decode_all
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy_broker.cli import main
@@ -219,19 +219,19 @@ def test_a_batch_is_an_entry_for_each_message(tmp_path: Path) -> None:
     """Producers would have to send one by one, as to a Java group, which refuses batches."""
     solo = Solo(tmp_path)
     entries = [(number, b"body %d" % number, b"KEYS\x01k%d\x02" % number) for number in range(5)]
-    receipt = solo.store.append_batch(message(0), BatchColumns.of(entries))
+    receipt = solo.store.append_batch(message(0, body=encode_batch(entries)))
     solo.commit()
     assert solo.view.end_index == 4
     assert (len(receipt.physical_offsets), receipt.queue_offset) == (5, 0)
     assert numbers(solo.store) == [0, 1, 2, 3, 4]
     with pytest.raises(MessageTooLarge):
-        solo.store.append_batch(message(0), BatchColumns([0] * 2, [bytes(3 << 20)] * 2, [b""] * 2))
+        solo.store.append_batch(message(0, body=encode_batch([(0, bytes(3 << 20), b"")] * 2)))
     with pytest.raises(MessageTooLarge, match=f"record of {4 * (91 + 1) + (4 << 20)} bytes"):
-        solo.store.append_batch(message(0), BatchColumns([0] * 4, [bytes(1 << 20)] * 4, [b""] * 4))
+        solo.store.append_batch(message(0, body=encode_batch([(0, bytes(1 << 20), b"")] * 4)))
     half = message(0)
     half.sys_flag = MessageSysFlag.TRANSACTION_PREPARED
     with pytest.raises(MessageInvalid, match="transactional"):
-        solo.store.append_batch(half, BatchColumns.of(entries))
+        solo.store.append_batch(half)
     with pytest.raises(MessageInvalid):
         solo.store.append(MessageInner("T", 0, b"x", b"A\x01\0\x02"))
     assert solo.view.end_index == 4

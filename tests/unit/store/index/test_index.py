@@ -11,11 +11,11 @@ from random import Random
 import pytest
 
 from rocketpy.errors import StoreDamaged, StoreError
-from rocketpy.protocol.java import string_hash
+from rocketpy.protocol.java import string_hash, utf8_hash
 from rocketpy_broker.store import IndexConfig, MessageStore
 from rocketpy_broker.store.files.disk import OsDisk
-from rocketpy_broker.store.index.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, IndexFile
-from rocketpy_broker.store.index.index_hash import positive_hash
+from rocketpy_broker.store.index.index_file import ENTRY_BYTES, HEADER_BYTES, ROW, SLOT_BYTES, IndexFile
+from rocketpy_broker.store.index.index_hash import key_hash, positive_hash
 from rocketpy_broker.store.index.index_service import IndexService, index_file_name
 from tests.crash.disk import Operation, RecordingDisk
 from tests.unit.store.helpers import put, small_config
@@ -28,6 +28,13 @@ def service_of(
 ) -> IndexService:
     ticks = iter(range(start, start + 10**9, 7))
     return IndexService(OsDisk(), root, IndexConfig(slots=slots, entries=entries), lambda: next(ticks))
+
+
+def index_rows(topic: bytes, unique_key: bytes, keys: bytes, offset: int, stored_ms: int) -> bytes:
+    """The rows of a record for its unique key and each of its keys."""
+    topic_hash = utf8_hash(topic + b"#")
+    present = [key for key in (unique_key, *keys.split(b" ")) if key]
+    return b"".join(ROW.pack(key_hash(topic_hash, key), offset, stored_ms) for key in present)
 
 
 def found(index: IndexService, topic: str, key: str, count: int, begin: int, end: int) -> list[int]:
@@ -51,7 +58,7 @@ def test_every_key_is_found_under_javas_hash(tmp_path: Path, key: str) -> None:
     """The quick way to hash a key would differ from the real one for some keys."""
     index = service_of(tmp_path)
     for offset in (1000, 2000):  # the second time from the cache
-        index.put("主题T".encode(), key.encode(), b"", offset, 1_700_000_000_000)
+        index.put(index_rows("主题T".encode(), key.encode(), b"", offset, 1_700_000_000_000))
     assert {entry[0] for entry in index.files[0].entries()} == {positive_hash(string_hash(f"主题T#{key}"))}
     assert found(index, "主题T", key, 10, 0, FOREVER) == [2000, 1000]
     index.close()
@@ -60,10 +67,10 @@ def test_every_key_is_found_under_javas_hash(tmp_path: Path, key: str) -> None:
 def test_the_unique_key_is_before_the_other_keys(tmp_path: Path) -> None:
     """A query by one of several keys would find nothing."""
     index = service_of(tmp_path)
-    index.put(b"T", b"id1", b"a b  c", 100, 5000)
+    index.put(index_rows(b"T", b"id1", b"a b  c", 100, 5000))
     hashes = [positive_hash(string_hash(f"T#{key}")) for key in ("id1", "a", "b", "c")]
     assert [entry[0] for entry in index.files[0].entries()] == hashes
-    index.put(b"T", b"", b"a", 50, 5000)  # older than the newest: indexed already
+    index.put(index_rows(b"T", b"", b"a", 50, 5000))  # older than the newest: indexed already
     assert found(index, "T", "a", 10, 0, FOREVER) == [100]
     index.close()
 
@@ -72,7 +79,7 @@ def test_full_file_is_followed_by_another(tmp_path: Path) -> None:
     """After twenty million keys nothing more would be found."""
     index = service_of(tmp_path, entries=10)
     for number in range(11):
-        index.put(b"T", b"id%d" % number, b"all", number * 100, 1000 + number * 1000)
+        index.put(index_rows(b"T", b"id%d" % number, b"all", number * 100, 1000 + number * 1000))
     assert [file.next_entry for file in index.files] == [10, 10, 5]
     assert [file.inserts for file in index.files] == [9, 9, 4]
     assert index.full == index.files[:2]
@@ -87,7 +94,7 @@ def test_query_is_bounded_by_time_and_count(tmp_path: Path) -> None:
     """An admin tool asking for the last hour would be given last week."""
     index = service_of(tmp_path)
     for number in range(100):
-        index.put(b"T", b"", b"k", number * 10, 1_000_000 + number * 1000)
+        index.put(index_rows(b"T", b"", b"k", number * 10, 1_000_000 + number * 1000))
     assert found(index, "T", "k", 5, 0, FOREVER) == [990, 980, 970, 960, 950]
     assert len(found(index, "T", "k", 1000, 0, FOREVER)) == 100
     assert found(index, "T", "k", 64, 1_010_000, 1_012_000) == [
@@ -106,12 +113,12 @@ def test_closed_index_is_read_and_continued(tmp_path: Path) -> None:
     """A restart would lose the keys of the file in use."""
     index = service_of(tmp_path)
     for number in range(50):
-        index.put(b"T", b"", b"k%d" % (number % 5), number, 1000)
+        index.put(index_rows(b"T", b"", b"k%d" % (number % 5), number, 1000))
     index.finish()
     index.close()
     again = service_of(tmp_path)
     assert again.load(clean=True, checkpoint_timestamp=0)
-    again.put(b"T", b"", b"k3", 50, 1000)
+    again.put(index_rows(b"T", b"", b"k3", 50, 1000))
     assert found(again, "T", "k3", 64, 0, FOREVER) == [50, 48, 43, 38, 33, 28, 23, 18, 13, 8, 3]
     again.close()
 
@@ -120,7 +127,7 @@ def test_unfinished_file_is_deleted_after_a_crash(tmp_path: Path) -> None:
     """Slots that were never written would hide the entries of their file."""
     index = service_of(tmp_path, entries=10)
     for number in range(15):
-        index.put(b"T", b"", b"k", number, 1000 + number)
+        index.put(index_rows(b"T", b"", b"k", number, 1000 + number))
     index.write_entries()
     index.full[0].write_slots()
     index.close()
@@ -135,7 +142,7 @@ def test_damaged_file_and_all_behind_it_are_rebuilt(tmp_path: Path) -> None:
     """A damaged index would stop the broker, or hide keys from queries."""
     index = service_of(tmp_path, entries=10)
     for number in range(25):
-        index.put(b"T", b"", b"k", number, 1000 + number)
+        index.put(index_rows(b"T", b"", b"k", number, 1000 + number))
     index.finish()
     index.close()
     with index.files[1].path.open("r+b") as file:
@@ -156,8 +163,8 @@ def test_an_invalid_slot_costs_no_other_key(tmp_path: Path, garbage: int, hashes
     for way in ("one by one", "together"):
         file = IndexFile(OsDisk(), tmp_path / way, 10, 50)
         file.create(None)
-        file.put_many([5], [100], [1000])
-        file.put_many([7], [200], [1000])
+        file.put(ROW.pack(5, 100, 1000))
+        file.put(ROW.pack(7, 200, 1000))
         file.write_entries()
         file.write_slots()
         file.close()
@@ -169,14 +176,14 @@ def test_an_invalid_slot_costs_no_other_key(tmp_path: Path, garbage: int, hashes
         offsets = [300 + number for number in range(len(hashes))]
         times = [61_000 * (number + 1) for number in range(len(hashes))]
         if way == "together":
-            file.put_many(hashes, offsets, times)
+            file.put(b"".join(map(ROW.pack, hashes, offsets, times)))
         else:
-            for key_hash, offset, stored_ms in zip(hashes, offsets, times, strict=True):
-                file.put_many([key_hash], [offset], [stored_ms])
+            for row in zip(hashes, offsets, times, strict=True):
+                file.put(ROW.pack(*row))
         assert file.find(7, 0, FOREVER) == [200]
-        for key_hash in hashes:
-            expected = [at for one, at in zip(hashes, offsets, strict=True) if one == key_hash]
-            assert file.find(key_hash, 0, FOREVER) == expected[::-1]
+        for wanted in hashes:
+            expected = [at for one, at in zip(hashes, offsets, strict=True) if one == wanted]
+            assert file.find(wanted, 0, FOREVER) == expected[::-1]
         contents.append(file.entries())
         file.close()
     assert contents[0] == contents[1]
@@ -190,7 +197,7 @@ def test_a_disk_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             raise OSError(errno.EIO, "no such sector")
 
     service = service_of(tmp_path)
-    service.put(b"T", b"", b"k", 1, 1000)
+    service.put(index_rows(b"T", b"", b"k", 1, 1000))
     service.finish()
     service.close()
     with pytest.raises(StoreError, match=rf"{service.files[0].path}: .*no such sector"):
@@ -207,7 +214,7 @@ def test_empty_index_takes_no_space(tmp_path: Path) -> None:
     """Every new broker would take 420 MB."""
     file = IndexFile(OsDisk(), tmp_path / "f", 5_000_000, 20_000_000)
     file.create(None)
-    file.put_many([5], [100], [1000])
+    file.put(ROW.pack(5, 100, 1000))
     file.write_entries()
     assert (tmp_path / "f").stat().st_size == 420_000_040
     assert (tmp_path / "f").stat().st_blocks * 512 < 1 << 20
@@ -217,7 +224,7 @@ def test_empty_index_takes_no_space(tmp_path: Path) -> None:
 def test_impossible_headers_are_rejected(tmp_path: Path) -> None:
     """A flipped bit would make the broker read past the file."""
     index = service_of(tmp_path)
-    index.put(b"T", b"", b"k", 1, 1000)
+    index.put(index_rows(b"T", b"", b"k", 1, 1000))
     index.finish()
     index.close()
     path = index.files[0].path
@@ -232,7 +239,7 @@ def test_names_increase_even_if_the_clock_does_not(tmp_path: Path) -> None:
     """A file would be overwritten, or sorted before an older one."""
     index = IndexService(OsDisk(), tmp_path, IndexConfig(slots=10, entries=2), lambda: 1_700_000_000_000)
     for number in range(4):
-        index.put(b"T", b"", b"k", number, 1000)
+        index.put(index_rows(b"T", b"", b"k", number, 1000))
     names = [file.path.name for file in index.files]
     assert names[0] == index_file_name(1_700_000_000_000)
     assert names[0] == f"{datetime.fromtimestamp(1_700_000_000):%Y%m%d%H%M%S}000"  # noqa: DTZ006 as in Java
@@ -247,7 +254,7 @@ def test_power_loss_while_files_are_deleted_leaves_the_oldest() -> None:
     ticks = iter(range(1_700_000_000_000, 1_800_000_000_000, 7))
     index = IndexService(disk, root, IndexConfig(slots=10, entries=10), lambda: next(ticks))
     for number in range(50):
-        index.put(b"T", b"id%d" % number, b"", number * 100, 1000)
+        index.put(index_rows(b"T", b"id%d" % number, b"", number * 100, 1000))
     index.finish()
     disk.make_durable()
     names = disk.list_dir(root)
@@ -272,7 +279,7 @@ def test_times_that_go_back_hide_nothing(tmp_path: Path, entries: int, is_writte
     times = [(5000 + n) * 1000 for n in range(30)] + [(1000 + n) * 1000 for n in range(30)]
     times += [(5010 + n) * 1000 for n in range(30)]
     for offset, time in enumerate(times):
-        index.put(b"T", b"", b"k", offset, time)
+        index.put(index_rows(b"T", b"", b"k", offset, time))
     if is_written:
         index.finish()
     for begin, end in ((0, FOREVER), (5_000_000, 5_009_000), (1_010_000, 1_020_000), (5_020_000, 5_025_000)):

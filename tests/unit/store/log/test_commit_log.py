@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rocketpy.errors import MessageInvalid, MessageTooLarge, StoreError, TopicInvalid
-from rocketpy.protocol.message.batch import BatchColumns
+from rocketpy.protocol.message.batch import encode_batch
 from rocketpy.protocol.message.record import decode
 from rocketpy_broker.store import CommitLogConfig, MessageInner, MessageStore
 from tests.unit.store.helpers import bodies, message, put, small_config
@@ -93,7 +93,7 @@ def test_ipv6_hosts_are_marked_and_stored_whole(tmp_path: Path) -> None:
     store = MessageStore(small_config(tmp_path, store_host=IPV6_HOST))
     store.open()
     receipt = store.put_message(MessageInner("T", 0, b"six", born_host=IPV6_HOST))
-    store.append_batch(MessageInner("T", 0, b"", born_host=bytes(8)), BatchColumns([7], [b"batch"], [b""]))
+    store.append_batch(MessageInner("T", 0, encode_batch([(7, b"batch", b"")]), born_host=bytes(8)))
     store.write_out()
     store.dispatch()
     record = decode(store.look_message(receipt.physical_offset) or b"")
@@ -108,7 +108,7 @@ def test_batch_is_separate_records_of_one_time_in_one_file(store: MessageStore) 
     """A consumer of a Java broker's store would not get the messages of a batch."""
     put(store, *range(430))
     entries = [(number, b"%d" % number * 100, b"KEYS\x01b%d\x02" % number) for number in range(20)]
-    receipt = store.append_batch(MessageInner("B", 1, b"ignored"), BatchColumns.of(entries))
+    receipt = store.append_batch(MessageInner("B", 1, encode_batch(entries)))
     store.write_out()
     store.dispatch()
     assert {offset // 65536 for offset in receipt.physical_offsets} == {1}
@@ -116,12 +116,11 @@ def test_batch_is_separate_records_of_one_time_in_one_file(store: MessageStore) 
     assert bodies(store, "B", 1) == [body for _, body, _ in entries]
     records = [decode(store.look_message(offset) or b"") for offset in receipt.physical_offsets]
     assert [record.queue_offset for record in records] == list(range(20))
-    assert [record.size for record in records] == receipt.sizes
     assert [record.flag for record in records] == list(range(20))
     assert len(store.query_message("B", "b7", 10, 0, 1 << 62).records) == 1
     with pytest.raises(MessageInvalid, match="transactional"):
-        store.append_batch(MessageInner("B", 1, b"", sys_flag=4), BatchColumns.of(entries))
-    assert store.append_batch(MessageInner("B", 1, b""), BatchColumns([], [], [])).physical_offsets == ()
+        store.append_batch(MessageInner("B", 1, encode_batch(entries), sys_flag=4))
+    assert store.append_batch(MessageInner("B", 1, b"")).physical_offsets == ()
     store.close()
 
 

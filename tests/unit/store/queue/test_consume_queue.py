@@ -187,7 +187,22 @@ def test_a_run_of_units_is_put_as_each_of_them_would_be(
     run, single = (queue_of(tmp_path / name, 5) for name in ("run", "single"))
     sizes, codes = list(range(91, 91 + len(offsets))), list(range(len(offsets)))
     added = [single.put(*unit) for unit in zip(offsets, sizes, codes, numbers, strict=True)]
-    assert run.put_many(offsets, sizes, codes, numbers) == any(added)
+    put = 0
+    for first, number in enumerate(numbers):
+        if first and number == numbers[first - 1] + 1:
+            continue
+        stop = first + 1
+        while stop < len(numbers) and numbers[stop] == numbers[stop - 1] + 1:
+            stop += 1
+        units = zip(offsets[first:stop], sizes[first:stop], codes[first:stop], strict=True)
+        put += run.put_many(
+            number,
+            offsets[first],
+            offsets[stop - 1] + sizes[stop - 1],
+            sum(sizes[first:stop]),
+            b"".join(UNIT.pack(*unit) for unit in units),
+        )
+    assert put == sum(added)
     assert list(run.units()) == list(single.units())
     assert (run.next_offset, run.max_physical_offset) == (single.next_offset, single.max_physical_offset)
     run.files.close()
@@ -222,7 +237,7 @@ def test_a_queue_that_begins_again_at_0_has_only_new_units(tmp_path: Path) -> No
     """A slave would serve messages of a deleted topic, and ignore those of the new one of its name."""
     queue = queue_of(tmp_path, 25)
     assert queue.put(9000, 100, 7, 0)
-    assert queue.put_many([9100, 9200], [100, 100], [8, 9], [1, 2])
+    assert queue.put_many(1, 9100, 9300, 200, UNIT.pack(9100, 100, 8) + UNIT.pack(9200, 100, 9)) == 2
     assert (queue.min_offset, queue.next_offset, queue.max_physical_offset) == (0, 3, 9300)
     assert [unit[1:] for unit in queue.units()] == [(9000, 100, 7), (9100, 100, 8), (9200, 100, 9)]
     queue.write_out()

@@ -19,7 +19,7 @@ from rocketpy_broker.store import (
     ReadConfig,
 )
 from rocketpy_broker.store.files.disk import OsDisk
-from rocketpy_broker.store.queue.property_fields import index_fields
+from rocketpy_broker.store.queue.log_fields import index_fields
 from tests.unit.store.helpers import bodies, kill, message, put, small_config
 
 S = GetMessageStatus

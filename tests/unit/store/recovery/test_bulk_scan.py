@@ -18,7 +18,6 @@ from rocketpy_broker.store.log.messages import QueueCursor
 from rocketpy_broker.store.queue.clock_steps import ClockSteps
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 from rocketpy_broker.store.queue.dispatch import Dispatcher
-from rocketpy_broker.store.queue.property_fields import PropertyFields, index_fields
 from rocketpy_broker.store.queue.queue_table import ConsumeQueueTable
 from rocketpy_broker.store.recovery.bulk_scan import BulkScan
 from tests.store_checks import check_store
@@ -136,10 +135,9 @@ def _one_by_one(store: MessageStore, numbers: range) -> tuple[bytes, list[int]]:
 def _learned(store: MessageStore, root: Path) -> tuple[BulkScan, list[ConsumeQueue]]:
     """A scan that knows both queues, which are empty."""
     table = ConsumeQueueTable(OsDisk(), root, store.config.consume_queue)
-    dispatcher = Dispatcher(
-        table, None, DelayLevels(store.config.delay_levels), ClockSteps(OsDisk(), root / "clocksteps")
-    )
-    bulk = BulkScan(table, lambda batch, _: dispatcher.put(batch), 0, check_crc=True)
+    clock = ClockSteps(OsDisk(), root / "clocksteps")
+    dispatcher = Dispatcher(table, None, DelayLevels(store.config.delay_levels), clock, store.read_log)
+    bulk = BulkScan(table, dispatcher, 0, check_crc=True)
     for queue_id in range(2):
         bulk.add_queue(QueueCursor("T", queue_id))
     return bulk, list(table.queues.values())
@@ -151,7 +149,6 @@ def test_plain_records_are_all_taken_at_once(tmp_path: Path) -> None:
         data, _ = _one_by_one(store, range(100))
         bulk, queues = _learned(store, tmp_path / "again")
         assert bulk.take(data, 0, 0)[0] == len(data)
-        bulk.flush()
         for queue in queues:
             assert list(queue.units()) == list(store.queues.queues["T", queue.queue_id].units())
             queue.files.close()
@@ -166,7 +163,6 @@ def test_plain_records_are_taken_wherever_they_are_in_a_file(tmp_path: Path) -> 
             put(store, number, queue_id=number % 2, body=bytes(50_000))
         bulk, queues = _learned(store, tmp_path / "again")
         assert list(LogScan(store.commit_log.files, 0, bulk=bulk.take)) == []
-        bulk.flush()
         assert bulk.records == 200
         for queue in queues:
             assert list(queue.units()) == list(store.queues.queues["T", queue.queue_id].units())
@@ -191,7 +187,6 @@ def test_the_fast_path_stops_at_unusual_records(tmp_path: Path, at: int, value: 
         place = start + at
         bulk, queues = _learned(store, tmp_path / "again")
         assert bulk.take(data[:place] + value + data[place + len(value) :], 0, 0)[0] == start
-        bulk.flush()
         assert [queue.next_offset for queue in queues] == [10, 10]
         for queue in queues:
             queue.files.close()
@@ -227,20 +222,3 @@ def test_the_hash_without_a_positive_counterpart() -> None:
         assert key_hashes([0] * count, [key] * count) == [0] * count
         for other in (b"other", b"long" * 50):
             assert key_hashes([0] * (count + 1), [*[key] * count, other])[:count] == [0] * count
-
-
-def test_fields_read_by_a_learned_pattern_equal_decoded_fields() -> None:
-    """After a crash, a message would be indexed under another key or tag."""
-    texts = [text.replace(b"%d", b"7").replace(b"%032X", b"9" * 32) for text in _PROPERTIES]
-    texts += [b"KEYS\x01\x02", b"KEYS\x01a\x02KEYS\x01b\x02", b"KEYS\x01a", b"\x02", b"X\x02TAGS\x01t\x02"]
-    chooser = random.Random(3)
-    fields = PropertyFields()
-    for _ in range(500):
-        text = chooser.choice(texts)
-        if chooser.random() < 0.3:
-            place = chooser.randrange(len(text) + 1)
-            text = text[:place] + chooser.choice([b"\x01", b"\x02", b"a", b"TAGS\x01", b"\0"]) + text[place:]
-        assert fields(text) == index_fields(text)
-        some = [text] * chooser.randint(0, 2) + [chooser.choice([text, *texts[:2]])]
-        columns = fields.columns(some)
-        assert list(zip(*columns, strict=True)) == [index_fields(one) for one in some]

@@ -136,9 +136,9 @@ def test_an_index_that_cannot_grow_does_not_stop_the_queues(tmp_path: Path) -> N
         store.append(message(number))
         store.write_out()
         if not store.dispatcher.is_stuck:
-            with pytest.raises(DiskFull) if number == 157 else nullcontext():  # 64 records are put at once
+            with pytest.raises(DiskFull) if number == 133 else nullcontext():
                 store.dispatch()
-    assert bodies(store) == texts(0, 158)
+    assert bodies(store) == texts(0, 134)
     with pytest.raises(DiskFull):
         store.dispatch()
     assert bodies(store) == texts(0, 300)

@@ -1,0 +1,84 @@
+"""Dispatch of runs: where it stops, what waits in memory, and which properties it reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketpy.errors import StoreDamaged
+from rocketpy.protocol.message.properties import decode
+from rocketpy_broker.store import CommitLogConfig, MessageStore
+from rocketpy_broker.store.log.messages import LogPiece
+from rocketpy_broker.store.queue.log_fields import index_fields
+from tests.store_checks import check_store
+from tests.unit.store.helpers import bodies, message, small_config
+
+LOG = CommitLogConfig(segment_bytes=2 << 20, reserve_bytes=0)
+PIECES = st.sampled_from(
+    [b"TAGS\x01a\x02", b"TAGS\x01b\x02", b"KEYS\x01k l\x02", b"UNIQ_KEY\x01u\x02", b"UNIQ_KEY\x01v\x01\x02",
+     b"A\x01b\x02", b"TAGS\x01\x02", b"\x01\x02", b"\x02", b"\x01", b"b", b"TAGS\x01a", b"TAGS\x01x\x01y\x02",
+     b"KEY\x01\x01\x02", b"BAGS\x01a\x02", b"KEYS\x01\x01\x02"]
+)  # fmt: skip
+
+
+@given(st.lists(PIECES, max_size=5).map(b"".join))
+def test_fields_are_those_of_the_decoded_properties(properties: bytes) -> None:
+    """A message would be indexed under another key, or filtered by another tag, than consumers see."""
+    decoded = decode(properties)
+    names = ("TAGS", "KEYS", "UNIQ_KEY")
+    assert index_fields(properties) == tuple(decoded.get(name, "").encode() for name in names)
+
+
+@pytest.mark.parametrize("size", [10, 300_000])
+def test_a_run_is_dispatched_up_to_any_of_its_records(tmp_path: Path, size: int) -> None:
+    """With SYNC_FLUSH, consumers would get a message of which power loss can still take the end."""
+    with MessageStore(small_config(tmp_path, commit_log=LOG)) as store:
+        receipts = [store.append(message(number, body=b"x" * (size + number))) for number in range(40)]
+        store.write_out()
+        for number, receipt in enumerate(receipts):
+            end = receipt.physical_offset + receipt.size
+            assert store.dispatcher.run(end - 1) == 0
+            assert store.dispatcher.waiting == 40 - number
+            assert store.dispatcher.run(end) == 1
+            assert store.dispatcher.offset == end
+            assert store.queues.queues["T", 0].next_offset == number + 1
+        assert check_store(store).problems == []
+
+
+@pytest.mark.parametrize("run", [1, 8])
+def test_records_that_wait_long_do_not_fill_the_memory(tmp_path: Path, run: int) -> None:
+    """A broker whose slave is slow would need memory for all messages that the slave has not got yet."""
+    with MessageStore(small_config(tmp_path, commit_log=LOG)) as store:
+        store.dispatcher.limit = lambda: 0
+        for first in range(0, 48, run):
+            for number in range(first, first + run):
+                store.append(message(number, body=bytes(200_000)))
+            store.write_out()
+            assert store.dispatch() == 0
+        held = [len(piece.data) for piece in store.dispatcher.waiting_since(0) if piece.data is not None]
+        assert 2 << 20 < sum(held) <= 4 << 20
+        store.dispatcher.limit = None
+        assert store.dispatch() == 48
+        assert bodies(store) == [bytes(200_000)] * 48
+        assert check_store(store).problems == []
+        store.dispatcher.add([])
+        store.append(message(48))
+        store.write_out()
+        assert all(piece.data for piece in store.dispatcher.waiting_since(0))
+
+
+def test_records_that_cannot_be_read_again_are_an_error(tmp_path: Path) -> None:
+    """Their messages would be missing in their queues, and nobody would know."""
+    with MessageStore(small_config(tmp_path)) as store:
+        store.dispatcher.add([LogPiece(5000, 5100, 1, 0, (), None)])
+        with pytest.raises(StoreDamaged, match="no records from 5000 to 5100"):
+            store.dispatch()
+        assert store.dispatcher.is_stuck
+        store.dispatcher._pieces.clear()
+        store.dispatcher.add([LogPiece(0, 100, 1, 0, (), bytes(100))])
+        with pytest.raises(StoreDamaged, match="cannot be read"):
+            store.dispatch()
+        store.dispatcher._pieces.clear()
