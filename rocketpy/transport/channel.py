@@ -256,6 +256,15 @@ class Channel(StreamProtocol):
         if self._reading_paused:
             self._update_reading()
 
+    def reply_now(self, responses: Sequence[Command | bytes]) -> None:
+        """Send responses as `reply` does, without waiting for the end of the iteration."""
+        self._unanswered -= len(responses)
+        for response in responses:
+            self._out += self._parts(response)
+        self._send_out()
+        if self._reading_paused:
+            self._update_reading()
+
     def write(self, frame: bytes) -> None:
         """Send an encoded frame at the end of this buffer or loop iteration; dropped when closed."""
         out = self._out

@@ -221,7 +221,7 @@ class HaReplication:
             self._tasks,
             timeout_ms=self._config.store.flush.sync_timeout_ms,
             has_unflushed=has_unflushed,
-            poke=self.server.schedule_send,
+            poke=self.server.send_written,
             on_visible=self._driver.schedule_dispatch,
         )
         self._store.dispatcher.limit = self._waiters.limit
@@ -249,7 +249,7 @@ class HaReplication:
 
     def _wake_slaves(self) -> None:
         if not self._is_closing:
-            self.server.schedule_send()
+            self.server.send_written()
 
     async def stop_role_changes(self) -> None:
         """Do nothing: the role does not change."""

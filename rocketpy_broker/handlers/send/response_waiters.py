@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +17,7 @@ from rocketpy.errors import StoreError
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
+from rocketpy.transport import Channel
 from rocketpy_broker.handlers.send.response import ParkedResponse, ParkResponses, SendResponses
 from rocketpy_broker.replication.ha.sync_waiters import ReplicationResult, SlaveAcks, SyncWaiters
 from rocketpy_broker.store.upkeep.driver import StoreDriver
@@ -95,11 +96,23 @@ class ResponseWaiters:
     def _time_out(self, group: _ParkedGroup) -> None:
         raise NotImplementedError
 
-    def _respond(self, sends: list[ParkedResponse], code: int) -> None:
-        if code in self._responses.less_durable:
-            self._responses.less_durable[code] += sum(len(parked.positions) for parked in sends)
-        for parked in sends:
-            parked.channel.reply(self._responses.stored(parked, code))
+    def _take_until(self, offset: int) -> list[_ParkedGroup]:
+        """Remove and return the groups whose messages are below an offset of the log."""
+        taken: list[_ParkedGroup] = []
+        while self._groups and self._groups[0].until <= offset:
+            taken.append(self._groups.popleft())
+        return taken
+
+    def _respond(self, results: Iterable[tuple[list[ParkedResponse], int]]) -> None:
+        """Send responses with these codes now, not at the end of the loop's turn: their clients wait."""
+        ready: dict[Channel, list[bytes]] = {}
+        for sends, code in results:
+            if code in self._responses.less_durable:
+                self._responses.less_durable[code] += sum(len(parked.positions) for parked in sends)
+            for parked in sends:
+                ready.setdefault(parked.channel, []).append(self._responses.stored(parked, code))
+        for channel, responses in ready.items():
+            channel.reply_now(responses)
         self._released.set()
 
 
@@ -144,24 +157,25 @@ class FlushWaiters(ResponseWaiters):
         try:
             while flushed < self._until:
                 flushed = await self._driver.flush()
-                while groups and groups[0].until <= flushed:
-                    group = groups.popleft()
-                    if self._then is None:
-                        self._respond(group.sends, ResponseCode.SUCCESS)
-                    else:
+                done = self._take_until(flushed)
+                if self._then is None:
+                    self._respond((group.sends, ResponseCode.SUCCESS) for group in done)
+                else:
+                    for group in done:
                         self._then(group.sends, group.until)
         except StoreError as error:
             count = sum(len(group.sends) for group in groups)
             log.critical("%d sends fail, because the store cannot be flushed: %s", count, error)
         finally:
             self._flushing = None
-            while groups:  # not flushed: the flush has failed or was cancelled
-                self._respond(groups.popleft().sends, ResponseCode.SYSTEM_ERROR)
+            if groups:  # not flushed: the flush has failed or was cancelled
+                self._respond((group.sends, ResponseCode.SYSTEM_ERROR) for group in groups)
+                groups.clear()
 
     def _time_out(self, group: _ParkedGroup) -> None:
         text = "%d sends get FLUSH_DISK_TIMEOUT: the flush takes longer than syncFlushTimeout"
         self._limited_log.warning("timeout", text, len(group.sends))
-        self._respond(group.sends, ResponseCode.FLUSH_DISK_TIMEOUT)
+        self._respond([(group.sends, ResponseCode.FLUSH_DISK_TIMEOUT)])
 
     async def close(self) -> None:
         """Wait until no response is parked."""
@@ -226,8 +240,8 @@ class ReplicaWaiters(ResponseWaiters):
                 self._limited_log.warning(
                     name, "%d sends get %s: their messages are only on this broker", len(sends), name
                 )
-            self._respond(sends, code)
         if results:
+            self._respond(results)
             self._on_visible()
 
 
@@ -263,17 +277,11 @@ class CommitWaiters(ResponseWaiters):
 
     def committed(self, offset: int) -> None:
         """Respond to the sends below an offset up to which the log is committed."""
-        groups = self._groups
-        channels = set()
-        while groups and groups[0].until <= offset:
-            group = groups.popleft()
-            self._respond(group.sends, ResponseCode.SUCCESS)
-            channels.update([parked.channel for parked in group.sends])
+        done = self._take_until(offset)
+        self._respond((group.sends, ResponseCode.SUCCESS) for group in done)
+        for group in done:
             for listener in group.on_stored:
                 listener(None)
-        # Sent now, not at the end of the loop's turn: these clients have waited for the commit.
-        for channel in channels:
-            channel.flush()
 
     def fail(self) -> None:
         """Reject all parked sends: another peer leads, or the broker stops. They may still be committed."""

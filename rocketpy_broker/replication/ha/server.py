@@ -100,10 +100,20 @@ class HaServer:
         for slave in (*self._slaves, *self._unjoined):
             slave.close("this broker is stopping, or changing its role")
 
-    def schedule_send(self) -> None:
-        """Send the bytes that were written to the log, in the next iteration of the event loop."""
-        if self._slaves and self._poll is None:
-            self._poll = self.tasks.call_soon(self._poll_slaves)
+    def send_written(self) -> None:
+        """Send the bytes that were written to the log.
+
+        A slave that has acknowledged all others waits for them, and gets them now. Others get them in the
+        next iteration of the event loop, together with those that are written until then.
+        """
+        end = self.source.ready_offset
+        for slave in list(self._slaves):
+            if slave.has_all(end):
+                continue
+            if slave.is_waiting:
+                self.tasks.run(slave.poll)
+            elif self._poll is None:
+                self._poll = self.tasks.call_soon(self._poll_slaves)
 
     def _poll_slaves(self) -> None:
         self._poll = None
@@ -178,6 +188,15 @@ class _SlaveConnection(StreamProtocol):
     @property
     def _host(self) -> str:
         return self._address.rpartition(":")[0]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the slave has acknowledged all bytes that it was sent."""
+        return self._session is not None and self._session.received >= self._session.next_offset
+
+    def has_all(self, end: int) -> bool:
+        """Whether the slave was sent the log up to `end`, or is not connected any more."""
+        return self._session is None or self._session.next_offset >= end
 
     def data_received(self, data: bytes) -> None:
         self._step(DataReceived(data))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
 
 from rocketpy.errors import StoreError
 from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.remoting.command import Command
+from rocketpy.protocol.remoting.command import Command, decode_command, encode_command
+from rocketpy.protocol.remoting.frame import FrameDecoder
 from rocketpy.runtime.tasks import Tasks
-from rocketpy.transport import Channel
+from rocketpy.transport import Channel, serve
 from rocketpy_broker.handlers.base import handles
 from rocketpy_broker.handlers.send.response import ParkedResponse, SendResponses
 from rocketpy_broker.handlers.send.response_waiters import (
@@ -138,6 +140,43 @@ async def test_a_lost_role_fails_all_that_wait() -> None:
         waiters.park_until_commit(parked, ())  # after it leads again
         waiters.committed(0)
         assert (await response).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("condition", ["a slave", "a majority"])
+async def test_sends_are_answered_in_the_turn_in_which_they_are_safe(condition: str) -> None:
+    """A single producer would wait for what the broker does afterwards: it dispatches, and ends its turn."""
+    sends, slaves, log, at_hand = _Sends(), _Slaves(), _Log(), list[bytes]()
+    server = HandlerServer(sends)
+    listener = await serve("tcp://127.0.0.1:0", server)
+    with socket.create_connection((listener.address.host, listener.address.port)) as producer:
+
+        def receive(*_: object) -> None:
+            producer.setblocking(False)
+            at_hand.append(producer.recv(4096))
+
+        for opaque in range(2):
+            producer.sendall(encode_command(Command(RequestCode.SEND_MESSAGE_V2, opaque)))
+        await until(lambda: len(sends.parked) == 2)
+        if condition == "a slave":
+            replicas = ReplicaWaiters(
+                slaves, RESPONSES, Tasks("the test"), timeout_ms=LONG_MS, has_unflushed=lambda: False,
+                poke=lambda: None, on_visible=receive,
+            )  # fmt: skip
+            for parked in sends.parked:
+                replicas.park([parked], 100)
+            slaves.acked = 100
+            replicas.acked()
+            replicas.fail()
+        else:
+            commits = log.waiters()
+            for parked in sends.parked:
+                commits.park_until_commit([parked], [receive] if parked is sends.parked[0] else [])
+            commits.committed(100)
+            commits.fail()
+        frames = FrameDecoder().feed(at_hand[0])
+        assert [decode_command(frame).opaque for frame in frames] == [0, 1]
+    await listener.close()
+    await server.tasks.close()
 
 
 async def test_a_slave_that_is_too_slow_times_out() -> None:

@@ -70,7 +70,7 @@ class Master:
     def put(self, count: int) -> None:
         """Store messages, and schedule their transfer to the slave."""
         put(self.store, *range(count), body=bytes(2000))
-        self.server.schedule_send()
+        self.server.send_written()
 
     def has_sent_all_to(self, slave: HaClient) -> bool:
         """Whether the slave has the whole log."""

@@ -105,6 +105,32 @@ async def test_acknowledgements_of_slaves_are_reported_at_once() -> None:
     await server.close()
 
 
+async def test_a_slave_that_waits_gets_written_bytes_at_once() -> None:
+    """SYNC_MASTER: a single producer would wait for one more turn of the master's loop with each message."""
+    log = MemoryLog(bytes(100))
+    server = HaServer(log, HaSettings(), ConnectedSlaves(behind_bytes_max=1), lambda: None, Tasks("a broker"))
+    await server.start(Address("tcp", "127.0.0.1", 0), ChannelOptions())
+    assert server.address is not None
+    with socket.create_connection((server.address.host, server.address.port)) as slave:
+        slave.sendall(REPORT.pack(100))
+        await until(lambda: server.connected.acked == 100)
+        slave.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            slave.recv(4096)  # a heartbeat
+        log.data += b"first"
+        server.send_written()
+        assert slave.recv(4096).endswith(b"first")
+        for data in (b"second", b"third"):  # not yet: the first one is on its way
+            log.data += data
+            server.send_written()
+            with pytest.raises(BlockingIOError):
+                slave.recv(4096)
+        async with asyncio.timeout(LIMIT_S):
+            received = await asyncio.get_running_loop().sock_recv(slave, 4096)
+        assert received.endswith(b"secondthird")
+    await server.close()
+
+
 async def test_a_closed_port_leaves_nothing_behind() -> None:
     """The port's timer would run as long as the broker, with one more for each change of roles."""
     async with served(HaSettings()) as (server, _):
