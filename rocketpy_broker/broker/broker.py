@@ -129,6 +129,7 @@ class Broker:
             interval_ms=config.ha.sync_interval_ms,
             may_sync=self._may_sync,
             copy_more=None if self._expired_offsets is None else self._expired_offsets.copy_from_master,
+            adopt_timers=self.delivery.timers.adopt if config.timers.enabled else None,
         )
         self._role_changes: RoleChangeHandler | None = None
         self._replication = self._make_replication()
@@ -349,6 +350,7 @@ class Broker:
                 config,
                 offsets=consumers.offsets,
                 delay_offsets=self.delivery.delay.offsets,
+                timer_checkpoint=self.delivery.timers.checkpoint,
                 info=self._runtime_info,
                 wait_registered=self._wait_registered,
                 delete_expired_files=self._driver.clean_now,
@@ -358,7 +360,7 @@ class Broker:
                 None if self._access is None else self._access.store, config, address=self.advertised_address
             ),
         )
-        store.set_arrival_listener(consumers.arrived)
+        store.set_arrival_listener(self._arrived)
         consumers.start(host)
         if tracing is not None:
             handlers = tracing.handlers(handlers)
@@ -368,6 +370,11 @@ class Broker:
             )
         self._endpoint.serve(handlers, send=send, closed=consumers.closed)
         self._is_serving = True
+
+    def _arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
+        """See `ArrivalListener`."""
+        self.consumers.arrived(topic, queue_id, next_offset)
+        self.delivery.arrived(topic)
 
     def _is_flush_pending(self) -> bool:
         """Whether sends wait for a flush."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rocketpy.errors import RocketError
 from rocketpy.protocol.bodies import MessageQueue
-from rocketpy.protocol.headers import PullMessageRequestHeader
+from rocketpy.protocol.headers import BrokerFeature, PullMessageRequestHeader
 from rocketpy.protocol.message.record import decode
 from rocketpy.runtime.tasks import PeriodicCall, Tasks
 from rocketpy.transport import Channel
@@ -101,6 +101,10 @@ class ConsumerServices:
             slices=self._slices,
             now_ms=_now_ms,
             owner=attrgetter("remote_host") if access is None else access.account_of,
+            features=(
+                BrokerFeature.DEAD_LETTER_REASONS,
+                *([BrokerFeature.TIMER] if config.timers.enabled else ()),
+            ),
         )
         self._pull_handler = PullHandler(
             store,

@@ -1,5 +1,5 @@
-"""Services for messages that need more than an append: delayed, transactional and returned messages, and
-replies. Creates and connects them and the handlers of sends.
+"""Services for messages that need more than an append: delayed, timed, transactional and returned messages,
+and replies. Creates and connects them and the handlers of sends.
 """
 
 from __future__ import annotations
@@ -13,22 +13,26 @@ from rocketpy.protocol.bodies import PERM_READ, PERM_WRITE
 from rocketpy.protocol.message.record import Record
 from rocketpy.transport import Channel
 from rocketpy_broker.broker.consumer_services import BrokerContext, ConsumerServices
+from rocketpy_broker.handlers.send.recall import RecallHandler
 from rocketpy_broker.handlers.send.reply import ReplyHandler
 from rocketpy_broker.handlers.send.response import ParkResponses, SendResponses
 from rocketpy_broker.handlers.send.response_waiters import CommitWaiters
 from rocketpy_broker.handlers.send.send import SendHandler
 from rocketpy_broker.handlers.send.send_back import SendBackHandler
+from rocketpy_broker.handlers.send.timed import TimedSends
 from rocketpy_broker.handlers.send.transactions import TransactionHandler
 from rocketpy_broker.security.required_rights import rights_to_end_transaction
 from rocketpy_broker.services.delay.scheduler import DelayService
 from rocketpy_broker.services.metadata.topics import own_topic
+from rocketpy_broker.services.timers.messages import TIMER_TOPIC
+from rocketpy_broker.services.timers.scheduler import TimerService
 from rocketpy_broker.services.transactions.transaction_check import TransactionChecker
 from rocketpy_broker.services.transactions.transactions import TransactionService
 from rocketpy_broker.store.busy import Reason
 
 
 class DeliveryServices:
-    """Delayed messages and transactions of one broker, and the handlers of all sends.
+    """Delayed messages, timers and transactions of one broker, and the handlers of all sends.
 
     Call `load` and `start` before the first request, `run` on a master, and `close` after the last request
     while the store is open.
@@ -45,12 +49,29 @@ class DeliveryServices:
             queue_to_deliver=self._topics.queue_to_deliver,
             interval_ms=self._config.delay_offset_interval_ms,
         )
+        timers = self._config.timers
+        self.timers = TimerService(
+            self._store,
+            self._driver,
+            self._config.store.root,
+            self._tasks,
+            queue_to_deliver=self._topics.queue_to_deliver,
+            window_slots=timers.window_of(self._config.store.retention.reserved_hours),
+            log_file_bytes=timers.log_file_bytes,
+            save_interval_ms=timers.save_interval_ms,
+        )
+        self._has_timers = timers.enabled
         self._checker: TransactionChecker | None = None
         self._transactions: TransactionService | None = None
 
     def load(self) -> None:
-        """Load the progress of delayed messages; the store is dispatched. Raises StoreDamaged."""
+        """Load the progress of delayed messages and timers; the store is dispatched.
+
+        Raises StoreError, StoreDamaged.
+        """
         self.delay.load()
+        if self._has_timers:
+            self.timers.load()
 
     @property
     def halves(self) -> int:
@@ -91,6 +112,7 @@ class DeliveryServices:
             find_group=self._consumers.groups.find,
             delays=delay.levels,
             on_delayed=delay.message_appended,
+            timed=TimedSends(config, lambda: self.timers.waiting, self.timers.waiting_in_slot),
             park=park,
             commits=commits,
         )
@@ -114,17 +136,22 @@ class DeliveryServices:
             make_topic=self._make_topic,
             on_written=written,
         )
-        delay.on_delivered = written
+        delay.on_delivered = self.timers.on_delivered = written
         ends = TransactionHandler(transactions, send)
-        return send, (send, send_back, reply, ends)
+        return send, (send, send_back, reply, ends, RecallHandler(store, config, send))
 
     def _make_topic(self, name: str) -> None:
         if self._topics.get(name) is None:
             self._topics.add([own_topic(name, 1, PERM_READ | PERM_WRITE)])
 
     def run(self) -> None:
-        """Start to deliver delayed messages and check transactions, on a master."""
+        """Start to deliver delayed messages and timers, and check transactions, on a master.
+
+        Raises StoreError.
+        """
         self.delay.start()
+        if self._has_timers:
+            self.timers.start()
         if self._checker is not None:
             self._checker.start()
 
@@ -136,13 +163,25 @@ class DeliveryServices:
         if self._transactions is not None:
             self._transactions.load()
 
+    def arrived(self, topic: str) -> None:
+        """Note that a queue of a topic has new messages."""
+        if topic == TIMER_TOPIC:
+            self.timers.arrived()
+
     async def close(self) -> None:
+        """Stop, save the progress, and close files."""
+        await self.stop()
+        if self._has_timers:
+            await self.timers.close()
+
+    async def stop(self) -> None:
         """Stop, and save the progress.
 
         A slave or former leader saves nothing: the master continues from the last saved progress.
         """
         is_master = self._store.rejection(Reason.SLAVE) is None
         await self.delay.close(saves=is_master)
+        await self.timers.stop(saves=is_master)
         if self._checker is not None:
             await self._checker.close(saves=is_master)
 

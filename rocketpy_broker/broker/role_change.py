@@ -65,7 +65,7 @@ class RoleChangeHandler:
     async def change_to_slave(self) -> None:
         """Start the work of a slave. The store already rejects messages."""
         self.register(self._slave_id)
-        await self.delivery.close()
+        await self.delivery.stop()
         self.sync.start()
 
     def leader_changed(self) -> None:

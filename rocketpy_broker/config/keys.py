@@ -96,6 +96,8 @@ UNSUPPORTED_KEYS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(
         ("authenticationEnabled", "authorizationEnabled", "migrateAuthFromV1Enabled"), ("false",)
     ),
+    "timerPrecisionMs": ("1000",),
+    **dict.fromkeys(("timerStopEnqueue", "timerStopDequeue", "timerInterceptDelayLevel"), ("false",)),
 }
 """Key -> values that this version implements; it rejects any other. The last ones are of RocketMQ 5."""
 
@@ -108,7 +110,8 @@ _REASONS: Final = {
         replyThreadPoolQueueCapacity=10000 queryThreadPoolQueueCapacity=20000
         clientManagerThreadPoolQueueCapacity=1000000 consumerManagerThreadPoolQueueCapacity=1000000
         heartbeatThreadPoolQueueCapacity=50000 endTransactionPoolQueueCapacity=100000
-        useReentrantLockWhenPutMessage=false debugLockEnable=false
+        useReentrantLockWhenPutMessage=false debugLockEnable=false timerGetMessageThreadNum
+        timerPutMessageThreadNum timerEnableDisruptor timerWarmEnable
     """,
     "there is no Netty; the limits of a connection are in ListenConfig.options": """
         serverWorkerThreads=8 serverCallbackExecutorThreads=0 serverSelectorThreads=3
@@ -152,6 +155,10 @@ _REASONS: Final = {
     "filter servers, which 4.6.0 deprecates, are not supported": "filterServerNums=0",
     "a slave holds a pull from an offset that it does not have": "offsetCheckInSlave=false",
     "a log is not replayed from a copy; replicas are slaves or DLedger peers": "duplicationEnable=false",
+    "a timer is delivered until it succeeds; its progress is reported as a metric": """
+        timerSkipUnknownError timerEnableRetryUntilSuccess timerEnableCheckMetrics timerCheckMetricsWhen
+        timerProgressLogIntervalMs timerMetricSmallThreshold
+    """,
     "the lag of consumers is reported as a metric": "diskFallRecorded=true",
     "a query by unique id returns up to 32 messages, its default": "defaultQueryMaxNum=32",
     "the broker always sends its registration, which name servers compare by version": "forceRegister=true",

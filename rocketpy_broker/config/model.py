@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from ssl import CERT_REQUIRED
-from typing import Final
+from typing import ClassVar, Final
 
 from rocketpy.config import Credentials
 from rocketpy.errors import ConfigInvalid
@@ -325,6 +325,42 @@ class DLedgerConfig(CheckedSettings):
         return int(self.self_id[1:]) + 1
 
 
+_NO_SLOT_LIMIT: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimerConfig(CheckedSettings):
+    """Timers: messages with any due time. The keys are RocketMQ 5's; 4.6.0 has none of them."""
+
+    NO_SLOT_LIMIT: ClassVar[int] = _NO_SLOT_LIMIT
+    enabled: bool = setting("timerWheelEnable", True)
+    """Whether messages with a due time are accepted, and delivered. If not, those that wait are kept."""
+    max_delay_s: int = setting(
+        "timerMaxDelaySec", 3 * 24 * 3600, limits=(1, 100 * 366 * 24 * 3600), change=LIVE
+    )
+    """Longest time in seconds until a message is due. Any number of years is possible."""
+    window_slots: int = setting("timerRollWindowSlot", 2 * 24 * 3600, limits=(2, 7 * 24 * 3600 - 60))
+    """After this many seconds, a message that is not due is stored again. At most half of fileReservedTime
+    counts, so that no message is deleted before."""
+    slot_messages_max: int = setting(
+        "timerCongestNumEachSlot", _NO_SLOT_LIMIT, limits=(1, 2**40), change=LIVE
+    )
+    """Number of messages that are due in one second above which more are rejected, with a probability that
+    grows to 1 at twice this number. The default is no limit."""
+    messages_max: int = setting("timerMessagesMax", 0, limits=(0, 2**40), change=LIVE)
+    """Number of waiting messages at which more are rejected (not in RocketMQ). 0: no limit."""
+    log_file_bytes: int = setting("mappedFileSizeTimerLog", 100 << 20, limits=(1024, 1 << 31))
+    """Length of a file of the timer log. It cannot be changed once the store has timers."""
+    save_interval_ms: int = setting("timerFlushIntervalMs", 1000, limits=(1, _HOUR_MS))
+    """How often the progress of timers is saved while it changes."""
+    recalls: bool = setting("recallMessageEnable", True, change=LIVE)
+    """Whether producers may take timed messages back (RocketMQ: False)."""
+
+    def window_of(self, reserved_hours: int) -> int:
+        """Return `window_slots`, or half of the time that files are kept if that is shorter."""
+        return max(2, min(self.window_slots, reserved_hours * 1800))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricsConfig:
     """Metrics, probes and traces. RocketMQ has none of these keys."""
@@ -375,6 +411,7 @@ class BrokerConfig(CheckedSettings):
     registration: RegistrationConfig = field(default_factory=RegistrationConfig)
     send: SendConfig = field(default_factory=SendConfig)
     transactions: TransactionConfig = field(default_factory=TransactionConfig)
+    timers: TimerConfig = field(default_factory=TimerConfig)
     consume: ConsumeConfig = field(default_factory=ConsumeConfig)
     updatable_file: Path | None = None
     """remoteConfigUpdateEnable (not in RocketMQ): file whose settings administrators may change by

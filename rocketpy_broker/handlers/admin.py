@@ -42,12 +42,13 @@ from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable, queue_count
+from rocketpy_broker.services.timers.messages import TIMER_TOPIC
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 
 log = logging.getLogger("rocketpy.broker.admin")
 
-_WITHOUT_TOPIC: Final = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC})
+_WITHOUT_TOPIC: Final = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, TIMER_TOPIC})
 """Topics whose queues are kept, though the topic table lacks them. RocketMQ 4.6.0 keeps only the first, and
 checks ended transactions again when the last is gone."""
 
@@ -71,6 +72,8 @@ class AdminHandler:
     """See `Registrar.wait_registered`."""
     delete_expired_files: Callable[[], Awaitable[object]]
     """See `StoreDriver.clean_now`."""
+    timer_checkpoint: Callable[[], bytes] = bytes
+    """Returns the checkpoint of the timers."""
 
     def __post_init__(self) -> None:
         self._live = broker_live_config(self.config)
@@ -250,6 +253,11 @@ class AdminHandler:
         return request.reply()
 
     # -- the broker ---------------------------------------------------------------------------
+
+    @handles(RequestCode.GET_TIMER_CHECK_POINT)
+    def timer_checkpoint_for_slave(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_TIMER_CHECK_POINT of RocketMQ 5 (QUIRKS 75)."""
+        return request.reply(body=self.timer_checkpoint())
 
     @handles(RequestCode.GET_ALL_DELAY_OFFSET)
     def all_delay_offsets(self, channel: Channel, request: Command) -> Command:

@@ -24,7 +24,7 @@ KEY_CHARACTERS_MIN: Final = 7
 """Minimum length of access and secret keys: 4.6.0 requires more than 6 characters."""
 _INTERNAL_PREFIX: Final = "RMQ_SYS_"
 _INTERNAL_TOPICS: Final = frozenset(
-    {"SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC", "OFFSET_MOVED_EVENT"}
+    {"SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC", "OFFSET_MOVED_EVENT", "rmq_sys_wheel_timer"}
 )
 _INTERNAL_GROUP: Final = "CID_RMQ_SYS_TRANS"
 

@@ -70,10 +70,12 @@ BROKER_CALLERS: Final = _table(
         RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ,
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT,
         RequestCode.CHECK_CLIENT_CONFIG, RequestCode.GET_TOPIC_CONFIG, RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.RECALL_MESSAGE,
     ),
     broker=(
         RequestCode.GET_ALL_DELAY_OFFSET, RequestCode.GET_ALL_CONSUMER_OFFSET,
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.GET_TIMER_CHECK_POINT,
     ),
     admin=(
         RequestCode.RESUME_CHECK_HALF_MESSAGE, RequestCode.DELETE_TOPIC_IN_BROKER,

@@ -46,6 +46,7 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.security.accounts import Right
 from rocketpy_broker.security.lookups import BrokerLookups
 from rocketpy_broker.services.delay.topic_rewrite import CHECK_MAX_TOPIC, HALF_TOPIC
+from rocketpy_broker.services.timers.messages import TIMER_TOPIC
 
 _ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 _ANY: Final = Right.PUB | Right.SUB
@@ -136,7 +137,7 @@ def _client(client_id: str | None) -> _Required:
 def rights_to_read(record: Record) -> list[RequiredRight]:
     """Return the rights that an account needs to read a stored record."""
     topic = record.topic
-    if topic == SCHEDULE_TOPIC:
+    if topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
         topic = _property(record, props.PROPERTY_REAL_TOPIC) or topic
     found = _topic(topic, Right.SUB)
     if topic.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)):
@@ -296,6 +297,7 @@ _RULES: Final[dict[int, Rule]] = {
     RequestCode.SEND_BATCH_MESSAGE: _send("b", "i"),
     RequestCode.SEND_REPLY_MESSAGE: _reply("topic", "properties"),
     RequestCode.SEND_REPLY_MESSAGE_V2: _reply("b", "i"),
+    RequestCode.RECALL_MESSAGE: _about_topic("topic", Right.PUB),
     RequestCode.END_TRANSACTION: _end,
     RequestCode.RESUME_CHECK_HALF_MESSAGE: _resume,
     RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,

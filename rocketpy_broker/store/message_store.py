@@ -94,6 +94,8 @@ class MessageStore:
             self.commit_log.read,
         )
         self.stats = StoreStats()
+        self.truncations = 0
+        """How often a slave has truncated its log since the start, to follow another master."""
         self._reader = QueueReader(self.commit_log, config.read)
         self._lock = StoreLock(self.disk, config.root / "lock")
         self._abort_path = config.root / "abort"

@@ -42,6 +42,8 @@ class ParkedResponse(NamedTuple):
     """Physical offset of each message."""
     waits: bool
     """The producer wants the messages flushed or replicated, as the broker is configured."""
+    recall_handle: str | None = None
+    """Of a timed message."""
 
 
 ParkResponses = Callable[[list[ParkedResponse], int], None]
@@ -79,8 +81,8 @@ class SendResponses:
 
         code: 0, or the reason why the messages are stored, but not flushed or replicated (10, 11, 12).
         """
-        _, request, queue_id, queue_offset, positions, _ = parked
-        if request.codec != CODEC_JSON or len(positions) != 1:
+        _, request, queue_id, queue_offset, positions, _, handle = parked
+        if request.codec != CODEC_JSON or len(positions) != 1 or handle is not None:
             return self._encoded(parked, code)
         flag = FLAG_RESPONSE | (request.flag & FLAG_READS_MSGPACK)
         return self._template.frame((code, positions[0], queue_id, queue_offset, flag, request.opaque))
@@ -93,6 +95,7 @@ class SendResponses:
             msg_id=((self._id + ",") * len(parked.positions) % parked.positions)[:-1],
             queue_id=parked.queue_id,
             queue_offset=parked.queue_offset,
+            recall_handle=parked.recall_handle,
         )
         return encode_command(parked.request.reply(code, header=header))
 

@@ -36,6 +36,7 @@ from rocketpy_broker.handlers.base import FAQ, Rejected, handles, topic_not_foun
 from rocketpy_broker.handlers.send.response import ParkedResponse, ParkResponses, SendResponses
 from rocketpy_broker.handlers.send.response_waiters import PC_BUSY, CommitWaiters, OnStored
 from rocketpy_broker.handlers.send.sent_properties import PLAIN_FLAGS, check_batch, check_sent, is_marked
+from rocketpy_broker.handlers.send.timed import TimedSends
 from rocketpy_broker.services.delay.topic_rewrite import (
     HALF_TOPIC,
     delay_level,
@@ -51,6 +52,7 @@ from rocketpy_broker.services.metadata.topics import (
     queue_count,
     usable_queues,
 )
+from rocketpy_broker.services.timers.messages import is_timed, without_times
 from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
 from rocketpy_broker.store.busy import PendingFull, Reason, StoreBusy
 from rocketpy_broker.store.files.disk import Clock, system_clock
@@ -87,6 +89,8 @@ class SendHandler:
     """Called with the level of each delayed message."""
     park: ParkResponses | None = None
     """Parks responses of SYNC_FLUSH and SYNC_MASTER; None if responses leave once messages are written."""
+    timed: TimedSends | None = None
+    """Accepts timed messages; None if no message is timed."""
     commits: CommitWaiters | None = None
     """Parks all responses of a DLedger broker."""
     clock: Clock = system_clock
@@ -149,7 +153,12 @@ class SendHandler:
         return self._append_one(channel, request, message, queue_id)
 
     def _append_one(
-        self, channel: Channel, request: Command, message: MessageInner, queue_id: int
+        self,
+        channel: Channel,
+        request: Command,
+        message: MessageInner,
+        queue_id: int,
+        recall_handle: str | None = None,
     ) -> Command | None:
         """Append a message and park its response, which contains the requested queue_id (QUIRKS 20)."""
         try:
@@ -159,7 +168,9 @@ class SendHandler:
         self.is_run_open = True
         if not request.flag & FLAG_ONEWAY:
             waits = self.park is not None and _waits(message.properties)
-            self._waiting.append(ParkedResponse(channel, request, queue_id, queue_offset, (position,), waits))
+            self._waiting.append(
+                ParkedResponse(channel, request, queue_id, queue_offset, (position,), waits, recall_handle)
+            )
         return None
 
     def _send_slow_path(
@@ -250,16 +261,21 @@ class SendHandler:
         if header.topic.startswith(RETRY_TOPIC_PREFIX):
             message.queue_id = self.topics.existing_queue(topic.topic_name, queue_id)
             self._move_to_dlq_if_exhausted(request, header, message)
-        if "DELAY\x01" in text or "TRAN_MSG\x01" in text or header.sys_flag & _TRANSACTION_MASK:
+        if (
+            "DELAY\x01" in text
+            or "TIMER_" in text
+            or "TRAN_MSG\x01" in text
+            or header.sys_flag & _TRANSACTION_MASK
+        ):
             return self._store_special(channel, request, message, queue_id)
         return self._append_one(channel, request, message, queue_id)
 
     def _store_special(
         self, channel: Channel, request: Command, message: MessageInner, queue_id: int
     ) -> Command | None:
-        """Store a delayed message or a half message."""
+        """Store a delayed or timed message, or a half message."""
         properties = props.decode(message.properties)
-        level = 0
+        level, handle = 0, None
         if is_half(properties):
             if self.config.send.reject_transactions:
                 remark = f"the broker[{self.config.name}] sending transaction message is forbidden"
@@ -275,8 +291,14 @@ class SendHandler:
                 if not self._level_max:
                     remark = "messageDelayLevel is empty, so a message cannot be delayed"
                     raise Rejected(ResponseCode.MESSAGE_ILLEGAL, remark)
+                without_times(properties)
                 level = to_delayed_message(message, properties, level, self._level_max)
-        rejection = self._append_one(channel, request, message, queue_id)
+            elif self.timed is not None and is_timed(properties):
+                try:
+                    handle = self.timed.accept(message, properties)
+                except UsageError as error:
+                    raise Rejected(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+        rejection = self._append_one(channel, request, message, queue_id, handle)
         if level > 0 and rejection is None:
             self.on_delayed(level)
         return rejection
@@ -352,6 +374,10 @@ class SendHandler:
         self.is_run_open = True
         self._stored_listeners.append(stored)
         return receipt
+
+    def born_host(self, channel: Channel) -> bytes:
+        """Return the address of a client, as in records."""
+        return self._born_hosts.get(channel, _UNKNOWN_HOST)
 
     def stored_record(self, offset: int) -> Record | None:
         """Return the record at a physical offset, after writing the open run if needed; None without one."""

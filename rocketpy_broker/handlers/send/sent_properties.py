@@ -5,7 +5,8 @@
 | DELAY above 0, TRAN_MSG=true          | single sends                                                       |
 | RETRY_TOPIC and the other properties  | single sends to ``%RETRY%group``: copies of a message that a       |
 | of messages that were sent back       | consumer could not send back                                       |
-| TIMER_DELAY_SEC and the other timers  | such copies, where DELAY counts instead                            |
+| TIMER_DELAY_SEC and the other timers  | single sends; with DELAY above 0, that counts instead              |
+| __STARTDELIVERTIME                    | such copies, where DELAY counts instead                            |
 
 A property that the broker would ignore is rejected, since the sender relies on it. Other reserved names are
 overwritten by the broker where it reads them (REAL_TOPIC, REAL_QID, CLUSTER), or have no effect.
@@ -95,9 +96,14 @@ def _check(properties: Mapping[str, str], *, is_single: bool, is_copy: bool) -> 
         raise MessageInvalid(
             f"the property {name} is only for copies that consumers send to %RETRY%group; remove it"
         )
-    if not (is_copy and is_delayed) and not props.TIMER_PROPERTIES.isdisjoint(properties):
-        name = min(props.TIMER_PROPERTIES & properties.keys())
+    timers = props.TIMER_PROPERTIES & properties.keys()
+    if timers and (not is_single or is_half(properties)):
         raise MessageInvalid(
-            f"the property {name} asks for a timer message, which this broker does not have; "
-            "use a delay level (DELAY)"
+            f"the property {min(timers)} asks for a timer message, which cannot be transactional, a "
+            "reply, or in a batch; send it individually"
+        )
+    if props.START_DELIVER_TIME in timers and not (is_copy and is_delayed):
+        raise MessageInvalid(
+            f"the property {props.START_DELIVER_TIME} is of another product; use {props.TIMER_DELIVER_MS}, "
+            "or a delay level (DELAY)"
         )

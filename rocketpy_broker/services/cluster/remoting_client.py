@@ -6,8 +6,8 @@ from typing import Final
 
 from rocketpy.config import Credentials
 from rocketpy.errors import BrokerError
-from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.remoting.command import Command
+from rocketpy.protocol.codes import VERSION_5_0_0, RequestCode, ResponseCode
+from rocketpy.protocol.remoting.command import LANGUAGE, Command
 from rocketpy.transport import Address, Channel, ChannelOptions, ClientOnlyEndpoint, connect
 
 _TIMEOUT_MS: Final = 3000
@@ -24,6 +24,9 @@ class RemotingClient:
         self._signer = None if credentials is None else credentials.signer()
         self._options = options
         self._channel: Channel | None = None
+        self.responds_to_all = False
+        """Whether the server also responds to codes that it does not know, as far as its responses say.
+        RocketMQ 4.x does not (QUIRKS 6)."""
 
     async def request(self, code: int, fields: dict[str, str] | None = None) -> bytes:
         """Return the body of the response. Raises BrokerError for a code other than SUCCESS, RocketError."""
@@ -32,6 +35,7 @@ class RemotingClient:
         command = Command.request(code)
         command.ext = fields if self._signer is None else self._signer.sign(fields or {}, b"", code=code)
         response = await self._channel.request(command, _TIMEOUT_MS)
+        self.responds_to_all = response.language == LANGUAGE or response.version >= VERSION_5_0_0
         if response.code != ResponseCode.SUCCESS:
             raise rejection(code, response, self.address)
         return bytes(response.body)

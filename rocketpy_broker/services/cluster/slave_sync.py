@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Final
 
-from rocketpy.errors import RocketError, RouteNotFound
+from rocketpy.errors import BrokerError, RocketError, RouteNotFound
 from rocketpy.protocol.bodies import (
     ConsumerOffsetSerializeWrapper,
     SubscriptionGroupWrapper,
     TopicConfigSerializeWrapper,
 )
-from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.runtime.progress import Jobs
 from rocketpy.runtime.tasks import PeriodicCall, Tasks
 from rocketpy.transport import Address, ChannelOptions
@@ -59,6 +59,8 @@ class SlaveSync:
     """Returns whether to copy from the current master."""
     copy_more: Callable[[RequestTable], Awaitable[None]] | None = None
     """Copies other data after the tables."""
+    adopt_timers: Callable[[bytes], None] | None = None
+    """Takes over the checkpoint of the master's timers; None without timers. Raises RocketError."""
 
     def __post_init__(self) -> None:
         self._credentials = self.registration.credentials
@@ -132,7 +134,8 @@ class SlaveSync:
 
         Raises RocketError; the tables that were copied before the error are kept.
         """
-        if self._master is None:
+        master = self._master
+        if master is None:
             return
         topics = TopicConfigSerializeWrapper.decode(await self._request(RequestCode.GET_ALL_TOPIC_CONFIG))
         removed = set(self.topics.names) - topics.topic_config_table.keys()
@@ -146,6 +149,22 @@ class SlaveSync:
         await self.groups.adopt(SubscriptionGroupWrapper.decode(groups))
         if self.copy_more is not None:
             await self.copy_more(self._request)
+        if self.adopt_timers is not None and master.responds_to_all:
+            await self._copy_timers(self.adopt_timers)
+
+    async def _copy_timers(self, adopt: Callable[[bytes], None]) -> None:
+        """Copy the checkpoint of the timers. Raises RocketError.
+
+        A slave without it finds what was delivered by its key index, when it becomes the master.
+        """
+        try:
+            checkpoint = await self._request(RequestCode.GET_TIMER_CHECK_POINT)
+        except BrokerError as error:
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # an earlier version
+                raise
+        else:
+            if checkpoint:
+                adopt(checkpoint)
 
     def _apply_deletions(self, before: Mapping[str, int], removed: Collection[str], changed_ms: int) -> None:
         """Drop the queues and offsets of topics that the master has deleted. Raises StoreError.

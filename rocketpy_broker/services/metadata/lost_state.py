@@ -30,6 +30,7 @@ from rocketpy_broker.services.delay.scheduler import DelayService
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets, check_group_name
 from rocketpy_broker.services.metadata.topics import TopicTable, lost_topic, may_restore
+from rocketpy_broker.services.timers.messages import TIMER_TOPIC
 from rocketpy_broker.store import MessageStore
 
 log = logging.getLogger("rocketpy.broker")
@@ -109,7 +110,7 @@ def restore_tables(
     elif delay.is_older and not is_copied:
         delay.skip_delivered()
     if offsets.is_missing:
-        if stored - topics.system - {SCHEDULE_TOPIC}:
+        if stored - topics.system - {SCHEDULE_TOPIC, TIMER_TOPIC}:
             _report_missing(offsets.path, "consumer groups skip messages or get them again", is_certain)
         offsets.create()
     elif offsets.is_older and not is_copied:

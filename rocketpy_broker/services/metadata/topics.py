@@ -34,6 +34,7 @@ from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC
 from rocketpy_broker.services.metadata.persistent_table import PersistentTable, TableChange
+from rocketpy_broker.services.timers.messages import TIMER_TOPIC
 from rocketpy_broker.store.files.batch_saver import ChangePending, PendingChange
 from rocketpy_broker.store.files.disk import Clock, Disk, system_clock
 
@@ -45,11 +46,11 @@ AUTO_CREATE_TOPIC: Final = "TBW102"
 
 NOT_WRITABLE: Final = frozenset({
     AUTO_CREATE_TOPIC, "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-    "TRANS_CHECK_MAX_TIME_TOPIC", "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC",
+    "TRANS_CHECK_MAX_TIME_TOPIC", "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC", TIMER_TOPIC,
 })  # fmt: skip
 """Topics that only the broker writes."""
 
-_WITHOUT_CONFIG: Final = frozenset({SCHEDULE_TOPIC, OP_TOPIC})
+_WITHOUT_CONFIG: Final = frozenset({SCHEDULE_TOPIC, OP_TOPIC, TIMER_TOPIC})
 """Topics that have queues, and are never in the table of topics."""
 _QUEUES_MIN: Final = 4
 """Default number of queues that a producer requests for a new topic."""

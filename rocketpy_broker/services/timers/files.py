@@ -216,6 +216,9 @@ class TimerLog:
 
     def load(self) -> None:
         """Find the files. Raises StoreDamaged for those of another size, StoreError."""
+        self._files.close()
+        self._files = MappedFileQueue(self._disk, self._directory, self._file_bytes)
+        self._block = b""
         self._files.load()
         if self._files.strays:
             raise TimerFilesDamaged(
@@ -295,6 +298,12 @@ class TimerLog:
         self._files.truncate(position)
         self._block = b""
 
+    def mark_unflushed(self, position: int) -> None:
+        """Note that the process that wrote the units from a position on may not have flushed them."""
+        unflushed = [file for file in self._files.mapped_files if file.end > position]
+        if unflushed:
+            self._files.mark_unflushed(unflushed)
+
     def delete_expired(self, min_physical: int) -> list[Callable[[], None]]:
         """Remove files whose last unit points below the start of the log; return what deletes them."""
         deletions = []
@@ -368,6 +377,8 @@ class TimerFiles:
         if last is None and end > self.log.begin:
             last = self._last_before(end)
         self.log.cut(end)
+        self.log.mark_unflushed(flushed)
+        self.wheel.needs_flush = self.wheel.needs_flush or has_wheel
         self.wheel.put(list(slots.values()))
         if has_wheel and any(slot.last >= end for slot in self.wheel.slots(0)):
             log.warning(

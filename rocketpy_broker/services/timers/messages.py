@@ -28,7 +28,7 @@ _DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
 _ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
 _RELATIVE: Final = ((props.TIMER_DELAY_SEC, 1000), (props.TIMER_DELAY_MS, 1))
 _ASKED: Final = (props.TIMER_DELAY_SEC, props.TIMER_DELAY_MS, props.TIMER_DELIVER_MS)
-_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}")
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _ADDED_BYTES: Final = 300
 """Room for the properties that a timed message gets until its delivery."""
 _OUT: Final = OUT_MS.encode()

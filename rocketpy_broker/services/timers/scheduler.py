@@ -17,7 +17,7 @@ from rocketpy.errors import StoreError
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.services.delay.due_calls import DueCalls
 from rocketpy_broker.services.timers.files import TimerFiles, TimerFilesDamaged
-from rocketpy_broker.services.timers.formats import TimerCheckpoint
+from rocketpy_broker.services.timers.formats import PRECISION_MS, TimerCheckpoint
 from rocketpy_broker.services.timers.timers import Timers
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.disk import Clock, Disk, OsDisk, system_clock
@@ -57,7 +57,7 @@ class TimerService:
         self._files = TimerFiles(self.disk, self.root, self.log_file_bytes)
         self._timers = Timers(self.store, self._files, self.window_slots, self.queue_to_deliver)
         self._calls = DueCalls(self.tasks, self.driver, self._now, self._deliver, "timers")
-        self._is_master = False
+        self._is_loaded = self._is_master = False
         self._save_timer: asyncio.TimerHandle | None = None
         self._saving = asyncio.Lock()
         self._copied: TimerCheckpoint | None = None
@@ -70,12 +70,17 @@ class TimerService:
         """Number of timers that are enqueued and not delivered, whole seconds together."""
         return self._timers.waiting
 
+    def waiting_in_slot(self, time_ms: int) -> int:
+        """Return the number of timers of the slot of a time. Raises StoreError."""
+        return self._files.wheel.slot(time_ms // PRECISION_MS).timers
+
     def load(self) -> None:
         """Load the checkpoint, and recover the files. The store must be dispatched.
 
         Raises StoreError, StoreDamaged.
         """
         self._timers.load(self.clock())
+        self._is_loaded = True
 
     def start(self) -> None:
         """Start to deliver, on a master. Raises StoreError."""
@@ -110,7 +115,9 @@ class TimerService:
         if self._save_timer is not None:
             self._save_timer.cancel()
             self._save_timer = None
-        await self._save()
+        if self._is_loaded:
+            self._is_loaded = False
+            await self._save()
         self._files.close()
 
     # -- master and slave ---------------------------------------------------------------------
@@ -147,6 +154,9 @@ class TimerService:
             return
         try:
             count = self._timers.enqueue(self.clock(), _ENQUEUE_MESSAGES)
+        except TimerFilesDamaged as error:
+            self._timers.rebuild(self.clock(), str(error))
+            return
         except StoreError as error:
             log.error("cannot enqueue timers, trying again with the next checkpoint: %s", error)
             return

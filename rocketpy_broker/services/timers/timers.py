@@ -95,6 +95,8 @@ class Timers:
         """Positions of the units that were read, and whose due time is not noted yet."""
         self._later: array[int] = array("q")
         """Positions of the units that were added to the slot meanwhile."""
+        self._truncations = store.truncations
+        """Number of truncations of the log that the files know about."""
         self._copies_below = 0
         """End of the log at `begin`: records before it may have been delivered before."""
         self._copies_until_ms = 0
@@ -110,6 +112,7 @@ class Timers:
         """
         store = self._store
         self._delivers = False
+        self._truncations = store.truncations
         try:
             saved = self._files.checkpoint_file.load()
             self.checkpoint = saved or TimerCheckpoint()
@@ -143,6 +146,7 @@ class Timers:
         if self._store.appended_in_queue(TIMER_TOPIC, 0):
             log.warning("timers are read again from the log: %s", reason)
         self._files.reset()
+        self._truncations = self._store.truncations
         self.checkpoint = TimerCheckpoint(counter=self.checkpoint.counter)
         self.read_ms = _second(now_ms)
         self.queue_offset = self._store.min_offset_in_queue(TIMER_TOPIC, 0)
@@ -207,9 +211,12 @@ class Timers:
         """Move up to `count_max` messages from the timer topic into the wheel; return their number.
 
         A slave stops at the queue offset of its master's checkpoint: a message that the master has not
-        enqueued there may be in a slot that the master reads later than its own. Raises StoreError.
+        enqueued there may be in a slot that the master reads later than its own. Raises StoreError. Raises
+        TimerFilesDamaged; call `rebuild` then.
         """
         store = self._store
+        if self._truncations != store.truncations:
+            raise TimerFilesDamaged("the log was truncated, and may have other messages now")
         first = store.min_offset_in_queue(TIMER_TOPIC, 0)
         if self.queue_offset < first:
             log.error("timers %d to %d were deleted before they were enqueued", self.queue_offset, first - 1)

@@ -157,6 +157,7 @@ class ReplicaLog:
                 queue.truncate(end)
         files.delete_preallocated()
         files.truncate(end)
+        store.truncations += 1
         store.dispatcher.offset = end
         store.dispatcher.clock.start(end, self._last_stored_ms())
         self._rebuild_index_after(end)

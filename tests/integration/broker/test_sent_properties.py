@@ -63,15 +63,20 @@ async def as_reply(client: RawClient, text: str) -> Command:
 
 
 WAYS: list[Send] = [single, single_v1, in_batch, of_batch, in_transaction, as_reply]
+REJECTED = [
+    pytest.param(way, name, id=f"{name}-{way.__name__}")
+    for name in [*TIMERS, *RETRIES]
+    for way in WAYS
+    if not (way in (single, single_v1) and name in props.TIMER_PROPERTIES - {props.START_DELIVER_TIME})
+]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: str(way.__name__))
-@pytest.mark.parametrize("name", [*TIMERS, *RETRIES])
+@pytest.mark.parametrize(("way", "name"), REJECTED)
 @pytest.mark.parametrize("before", ["", "UNIQ_KEY\x011\x02WAIT\x01true\x02"], ids=["alone", "after others"])
 async def test_a_property_that_would_be_ignored_or_abused_is_rejected(
     client: RawClient, way: Send, name: str, before: str
 ) -> None:
-    """A timer message would be delivered at once, or a producer would choose the topic of a retry."""
+    """A timer message of a batch would be delivered at once, or a producer choose the topic of a retry."""
     assert (await single(client, before)).code == 0  # creates the topic
     response = await way(client, f"{before}{name}\x015\x02")
     assert response.code == ResponseCode.MESSAGE_ILLEGAL, response
@@ -87,9 +92,10 @@ async def test_names_that_end_in_a_checked_name_are_accepted(client: RawClient) 
 
 
 @pytest.mark.parametrize("name", TIMERS)
-async def test_a_oneway_timer_message_is_not_stored(client: RawClient, name: str) -> None:
+async def test_a_oneway_timer_message_is_not_delivered_at_once(client: RawClient, name: str) -> None:
     """Its consumers would get it at once."""
-    request = Command.request(RequestCode.SEND_MESSAGE_V2, send_header(f"{name}\x0160\x02"), b"later")
+    at = 4_000_000_000_000 if name in (props.TIMER_DELIVER_MS, props.START_DELIVER_TIME) else 60
+    request = Command.request(RequestCode.SEND_MESSAGE_V2, send_header(f"{name}\x01{at}\x02"), b"later")
     request.flag = FLAG_ONEWAY
     client.writer.write(encode_command(request))
     assert (await send(client, b"next")).code == 0
@@ -98,7 +104,7 @@ async def test_a_oneway_timer_message_is_not_stored(client: RawClient, name: str
 
 async def test_a_copy_for_a_retry_may_have_the_timer_of_its_message(client: RawClient) -> None:
     """A consumer could not return a message that a broker of RocketMQ 4.6 had stored with a timer."""
-    text = "RETRY_TOPIC\x01T\x02TIMER_DELAY_SEC\x015\x02"
+    text = "RETRY_TOPIC\x01T\x02TIMER_DELAY_SEC\x015\x02__STARTDELIVERTIME\x015\x02"
     copy = {"topic": "%RETRY%c", "max_reconsume_times": 16, "reconsume_times": 1}
     assert (await send(client, b"x", text, **copy)).code == ResponseCode.MESSAGE_ILLEGAL
     assert (await send(client, b"x", f"{text}DELAY\x013\x02", **copy)).code == 0

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -323,6 +324,28 @@ async def test_the_next_leader_repeats_no_delayed_message(tmp_path: Path) -> Non
         await producer.send(Message("T", b"last", delay_level=2))
         await until(lambda: b"last" in bodies_of(second))
         assert count_of(second) == len(wanted) + 2
+
+
+async def test_the_next_leader_goes_on_with_timers(tmp_path: Path) -> None:
+    """Timers of the former leader would be lost, delivered twice, or not be recalled."""
+    async with ledger_group(tmp_path, settings={"timerFlushIntervalMs": "50"}) as group:
+        first = await group.master()
+        async with group.producer() as producer:
+            delays = [300 + 100 * number for number in range(30)]
+            wanted = [
+                Message("T", b"timer %d" % delay, delay=timedelta(milliseconds=delay)) for delay in delays
+            ]
+            await asyncio.gather(*(producer.send(message) for message in wanted))
+            late = await producer.send(Message("T", b"recalled", delay=timedelta(seconds=5)))
+            await until(lambda: count_of(first) >= 5)
+            await group.stop(group.name_of(first))
+            second = await group.master()
+            await producer.recall("T", late.recall_handle or "")
+            last = await producer.send(Message("T", b"last", delay=timedelta(seconds=6)))
+            assert last.recall_handle is not None
+            await until(lambda: b"last" in bodies_of(second))
+            assert bodies_of(second) == {message.body for message in wanted} | {b"last"}
+            assert count_of(second) == len(wanted) + 1
 
 
 async def test_a_stopping_leader_reports_no_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -87,7 +87,7 @@ def test_units_are_those_of_java(recorded: Path) -> None:
 
 
 def test_slots_are_those_of_java(recorded: Path, tmp_path: Path) -> None:
-    """Units of one second would not be linked as Java links them."""
+    """QUIRKS 73: units of one second would not be linked as Java links them."""
     theirs, ours = _files(recorded), _files(tmp_path)
     theirs.log.load()
     for _, unit in theirs.log.units(0):
