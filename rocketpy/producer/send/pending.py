@@ -29,6 +29,9 @@ from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import SendResult
 
+NOW: Final = -1
+"""Instead of a delay level: a timer message is due."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SendKind:
@@ -151,7 +154,8 @@ class PendingSend(msgspec.Struct, eq=False, weakref=False):
     on_response: Callable[[PendingSend, AttemptEnd], None] | None = None
     """Called with the results or the error of its request; None unless that waits for a response."""
     level: int = 0
-    """Delay level that stands for the timer in `properties`; 0 if they have the timer of the message."""
+    """Delay level that stands for the timer in `properties`; 0 if they have the timer of the message, NOW if
+    they have neither."""
 
     @property
     def is_cancelled(self) -> bool:
@@ -167,7 +171,7 @@ class PendingSend(msgspec.Struct, eq=False, weakref=False):
     # -- its request --------------------------------------------------------------------------
 
     def use_level(self, level: int) -> None:
-        """Put a delay level, or with 0 the timer of the message, into the properties of a timer message."""
+        """Put a delay level into the properties of a timer message; 0 for the timer, NOW for neither."""
         if level != self.level:
             # The separator in front: another property's name may end in the same text.
             text = f"\x02{self.properties}"
@@ -175,6 +179,8 @@ class PendingSend(msgspec.Struct, eq=False, weakref=False):
             self.level = level
 
     def _timer_text(self, level: int) -> str:
+        if level == NOW:
+            return "\x02"
         if level:
             return f"\x02DELAY\x01{level}\x02"
         properties = self.messages[0].properties

@@ -14,7 +14,7 @@ from rocketpy.client.connections import OpenCallback, PeerConnection
 from rocketpy.client.instance import ClientInstance
 from rocketpy.errors import ClientClosed, ConfigInvalid, MessageInvalid, RocketError
 from rocketpy.message.timers import delay_of, deliver_at_of, find_timer
-from rocketpy.producer.send.pending import PendingSend
+from rocketpy.producer.send.pending import NOW, PendingSend
 from rocketpy.protocol.bodies import decode_settings
 from rocketpy.protocol.codes import RequestCode, ResponseCode, version_name
 from rocketpy.protocol.message.delays import DelayLevels
@@ -56,12 +56,12 @@ class BrokerTimers:
         send.use_level(0 if self._connection.has_timers else self._level_for(send))
 
     def _level_for(self, send: PendingSend) -> int:
-        """Return the level with the delay of a message; 0 if the message is due."""
+        """Return the level with the delay of a message; NOW if the message is due."""
         properties = send.messages[0].properties
         at, delay = deliver_at_of(properties), delay_of(properties)
         left = at - datetime.now(UTC) if at is not None else delay
         if left is not None and left <= timedelta(0):
-            return 0
+            return NOW
         text = f"broker {self._broker_name} ({version_name(self._connection.version or 0)}) has no timers, "
         levels = self._levels
         if isinstance(levels, str):

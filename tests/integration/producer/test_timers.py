@@ -164,14 +164,18 @@ async def test_a_broker_of_4_gets_the_level_of_an_exact_delay(codec: Literal["js
 
 @pytest.mark.usefixtures("without_timers")
 async def test_a_time_in_the_past_needs_no_timers() -> None:
-    """A broker of RocketMQ delivers it at once; the sender has just computed the time."""
+    """It is delivered at once without a timer, which a broker without timers may refuse."""
     async with Broker4() as broker, Names(T={"a": broker.address}) as names:
         async with Producer("g", names.address) as sending:
-            await sending.send(Message("T", b"x", deliver_at=datetime(2020, 1, 1, tzinfo=UTC)))
+            past = datetime(2020, 1, 1, tzinfo=UTC)
+            await sending.send(Message("T", b"x", deliver_at=past, tags="t", properties={"a": "b"}))
+            await sending.send(Message("T", b"x", deliver_at=past))
             await sending.send(Message("T", b"x", delay=timedelta(0)))
-        past, none = broker.sent()
-    assert "TIMER_DELIVER_MS\x011577836800000\x02" in past
-    assert "TIMER" not in none
+        assert [set(props.decode(text)) - {"UNIQ_KEY", "WAIT"} for text in broker.sent()] == [
+            {"TAGS", "a"},
+            set(),
+            set(),
+        ]
 
 
 class Broker4(Broker5):
@@ -252,6 +256,18 @@ async def test_a_retry_at_another_broker_gets_the_timer_again() -> None:
     assert all("\x02DELAY\x012\x02" in text and "TIMER" not in text for text in old.sent())
     assert len(new.sent()) == 4
     assert all("\x02TIMER_DELAY_MS\x015000\x02" in text and "DELAY\x012" not in text for text in new.sent())
+
+
+async def test_a_retry_of_a_past_time_gets_the_time_again() -> None:
+    """The second broker has timers, and consumers of it see the time."""
+    async with Broker4() as old, Broker5() as new, Names(T={"a": old.address, "b": new.address}) as names:
+        old.refuses_sends = True
+        async with Producer("g", names.address) as sending:
+            for _ in range(4):  # half of them begin at the older broker
+                await sending.send(Message("T", b"x", deliver_at=datetime(2020, 1, 1, tzinfo=UTC), tags="t"))
+    assert old.sends
+    wanted = {"TIMER_DELIVER_MS": "1577836800000", "TAGS": "t"}.items()
+    assert [props.decode(text).items() >= wanted for text in new.sent()] == [True] * 4
 
 
 class TimerBroker(Broker4):

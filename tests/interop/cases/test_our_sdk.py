@@ -101,11 +101,22 @@ async def test_timer_messages_go_only_to_brokers_that_have_them(servers: Cluster
         assert re.search("259200|3 days", str(refusal))  # the limit, timerMaxDelaySec
         sent_ms = time.time_ns() // 1_000_000
         await asyncio.gather(*(sender.send_nowait(timer) for _ in range(20)))
-        await known(servers, topic, 21)
-        later = [message for message in await read_all(reader, topic) if message.body == b"later"]
+        java = {
+            "how": "sync",
+            "topic": topic,
+            "body": b"java".hex(),
+            "properties": {"TIMER_DELAY_MS": "2000"},
+        }
+        await asyncio.to_thread(servers.produce, java)
+        await known(servers, topic, 22)
+        found = await read_all(reader, topic)
+        (theirs,) = [message for message in found if message.body == b"java"]
+        assert theirs.deliver_at is not None
+        assert theirs.deliver_at.timestamp() * 1000 == pytest.approx(theirs.born_timestamp + 2000, abs=1)
+        later = [message for message in found if message.body == b"later"]
         assert len(later) == 20
         assert min(message.store_timestamp for message in later) >= sent_ms + 900  # it delivers by the second
-        assert len(await asyncio.to_thread(servers.pull_all, topic)) == 21
+        assert len(await asyncio.to_thread(servers.pull_all, topic)) == 22
 
 
 async def test_both_readers_get_unchanged_messages_of_automatic_batches(servers: Cluster) -> None:
