@@ -491,7 +491,7 @@ class Groups:
         names: list[str] = []
         with contextlib.suppress(RocketError):
             names = [known.name for known in await self.list(include_system=True)]
-        hint = did_you_mean(group, names) or "; create it first"
+        hint = did_you_mean(group, names) or "; create it, or correct its name"
         return _unknown(f"there is no group {group}{hint}")
 
     async def _consumes(self, group: str, topic: str, masters: Masters) -> bool:

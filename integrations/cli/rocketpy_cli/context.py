@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from rocketpy.admin.admin_client import AdminClient
-from rocketpy.errors import ConfigInvalid, RocketError, RouteNotFound
+from rocketpy.errors import ConfigInvalid, ConnectFailed, RocketError, RouteNotFound
 from rocketpy.logs import LineFormatter
 from rocketpy.results import SendResult
 from rocketpy.runtime.signals import cancelled_by_signals
@@ -34,6 +34,9 @@ _FAILED: Final = 1
 _WRONG_USAGE: Final = 2
 _INTERRUPTED: Final = 128 + signal.SIGINT
 _TERMINATED: Final = 128 + signal.SIGTERM
+_NO_ADDRESS: Final = (
+    "; the address is the default: pass --namesrv, or set ROCKETPY_NAMESRV, a profile or NAMESRV_ADDR"
+)
 _FLAGS: Final = frozenset({"--json", "--verbose"})
 _WITH_VALUE: Final = frozenset({"--namesrv", "-n", "--profile"})
 
@@ -215,7 +218,8 @@ class Commands(TyperGroup):
         except (RocketError, OSError) as error:
             if ctx.obj.verbose:
                 traceback.print_exc()
-            print(f"rocketpy: {printable(str(error))}", file=sys.stderr)
+            hint = _NO_ADDRESS if isinstance(error, ConnectFailed) and ctx.obj.cluster.is_default else ""
+            print(f"rocketpy: {printable(str(error))}{hint}", file=sys.stderr)
             raise typer.Exit(_FAILED) from None
         except KeyboardInterrupt:
             if not ctx.obj.has_summary:

@@ -42,6 +42,8 @@ class Cluster:
     """The configuration of clients for it."""
     profile: str
     """The name of the profile that describes it; empty without a profile."""
+    is_default: bool = False
+    """Whether no source gives an address, so that it is that of `rocketpy dev`."""
 
     def __str__(self) -> str:
         namespace = f", namespace {self.client.namespace}" if self.client.namespace else ""
@@ -68,11 +70,10 @@ def find_cluster(namesrv: str | None, profile: str | None, environment: Mapping[
     used = name or (DEFAULT_PROFILE if found is not None else "")
     names = {setting: f"{setting} of profile {used}" for setting in SETTINGS}
     own, rocketmq = environment_sources(environment)
-    default = Source({"namesrv": DEFAULT_NAMESRV}, {})
-    client = resolve(
-        ClientConfig(namesrv=namesrv or ""), (own, Source(found or {}, names), rocketmq, default)
-    )
-    return Cluster(client, used)
+    client = resolve(ClientConfig(namesrv=namesrv or ""), (own, Source(found or {}, names), rocketmq))
+    if client.namesrv:
+        return Cluster(client, used)
+    return Cluster(client.at(DEFAULT_NAMESRV), used, is_default=True)
 
 
 def profiles_path(environment: Mapping[str, str]) -> Path:

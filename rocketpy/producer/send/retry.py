@@ -41,6 +41,7 @@ from rocketpy.errors import (
 )
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult, SendStatus
+from rocketpy.runtime.text import blocked_text
 
 AttemptEnd = RocketError | Sequence[SendResult]
 """How an attempt ended: an error, or what the broker stored."""
@@ -140,7 +141,7 @@ def decide(
     if last is not None and not _may_retry(attempts, rules):
         return GiveUp(_final(attempts))
     if now_ms >= rules.deadline_ms:
-        return GiveUp(_final(attempts) if attempts else _never_sent(view, rules))
+        return GiveUp(_final(attempts) if attempts else _never_sent(view, rules, now_ms))
     is_fresh = view.refreshed_ms >= (last.ended_ms if last is not None else rules.accepted_ms)
     queues = _candidates(view.route, rules.queue)
     if not queues:
@@ -232,8 +233,11 @@ def _final(attempts: Sequence[Attempt]) -> AttemptEnd:
     return error
 
 
-def _never_sent(view: RouteView, rules: SendRules) -> RocketError:
-    """Return the error of a send that had no attempt before its deadline."""
+def _never_sent(view: RouteView, rules: SendRules, now_ms: float) -> RocketError:
+    """Return the error of a send that had no attempt before its deadline.
+
+    A send that waits is ended at its deadline. If that is late, the event loop was blocked.
+    """
     time_ms = rules.deadline_ms - rules.accepted_ms
     if view.route is not None and _needs_master(view.route, rules.queue):
         return RouteNotFound(
@@ -242,8 +246,9 @@ def _never_sent(view: RouteView, rules: SendRules) -> RocketError:
         )
     reason = f" ({view.error})" if view.error is not None else ""
     missing = f"the route of topic {view.topic!r}" if view.route is None else rules.waits_for or "its turn"
+    blocked = blocked_text((now_ms - rules.deadline_ms) / 1000)
     return RequestTimeout(
-        f"timed out after {time_ms:.0f} ms waiting for {missing}; the message was not sent{reason}",
+        f"timed out after {time_ms:.0f} ms waiting for {missing}{blocked}; the message was not sent{reason}",
         outcome=Outcome.NOT_SENT,
     )
 

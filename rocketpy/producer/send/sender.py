@@ -52,7 +52,6 @@ from rocketpy.producer.send.sink import BrokerSink, is_rejection
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult, SendStatus, Unfinished
 from rocketpy.runtime.application import describe, ends_program
-from rocketpy.runtime.text import blocked_text
 
 log: Final = logging.getLogger("rocketpy.producer")
 
@@ -369,13 +368,10 @@ class Sender:
     def _sweep(self) -> None:
         """End parked sends that have timed out or were cancelled."""
         now_ms = self._client.now_ms()
-        late_s = 0.0 if self._sweeper is None else now_ms / 1000 - self._sweeper.when()
         self._sweeper = None
         for send in [send for send in self._parked if send.deadline_ms <= now_ms or send.is_cancelled]:
             holder = self._parked.get(send)
             send.waits_for = "" if holder is None else holder.forget(send)
-            if blocked := blocked_text(late_s):
-                send.waits_for = f"{send.waits_for or 'its turn'}{blocked}"
             self._resume(send)
         if self._parked:
             first = min(self._parked, key=lambda send: send.deadline_ms)

@@ -59,6 +59,14 @@ async def test_a_failure_is_one_line_and_status_1() -> None:
     assert done.err.count("\n") == 1
 
 
+async def test_without_an_address_the_error_says_how_to_give_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who forgot to name a cluster would search a broker that never was to run on this machine."""
+    monkeypatch.setattr("rocketpy_cli.profiles.DEFAULT_NAMESRV", NOWHERE)
+    says = "pass --namesrv, or set ROCKETPY_NAMESRV, a profile or NAMESRV_ADDR"
+    assert says in (await run("topic", "list")).err
+    assert says not in (await run("topic", "list", NAMESRV_ADDR=NOWHERE)).err
+
+
 async def test_verbose_shows_the_traceback() -> None:
     """A maintainer could not see where an error comes from."""
     done = await run("topic", "create", "T", "--yes", "--namesrv", NOWHERE, "--verbose")

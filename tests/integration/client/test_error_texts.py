@@ -260,3 +260,8 @@ async def test_a_blocked_event_loop_is_named_as_the_cause() -> None:
         time.sleep(0.5)  # noqa: ASYNC251 - the mistake
         with pytest.raises(RequestTimeout, match=r"event loop was blocked for at least 0\.\d s"):
             await sending
+        sending = asyncio.create_task(producer.send(Message("Other", b"x"), timeout_ms=50))
+        await asyncio.sleep(0)  # it waits for the route
+        time.sleep(0.5)  # noqa: ASYNC251 - the mistake
+        with pytest.raises(RequestTimeout, match=r"route of topic 'Other'; the event loop was blocked for"):
+            await sending

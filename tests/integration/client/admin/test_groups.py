@@ -199,7 +199,7 @@ async def test_wrong_groups_and_settings_are_refused(admin: AdminClient) -> None
     with pytest.raises(BrokerError, match="there is no group Nobody"):
         await admin.groups.clone("Nobody", "g", "T")
     for dry_run in (True, False):
-        with pytest.raises(BrokerError, match="there is no group Nobody; create it first"):
+        with pytest.raises(BrokerError, match="there is no group Nobody; create it, or correct its name"):
             await admin.groups.reset("Nobody", "T", ResetTo.end(), dry_run=dry_run)
     assert (await admin.topics.describe("T")).groups == ()
     await admin.groups.create("new")
