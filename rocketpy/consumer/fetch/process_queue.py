@@ -3,8 +3,9 @@
     pulled --add--> cached --finish--> removed        concurrent: in any order
     pulled --add--> cached, waiting --take--> cached --finish--> removed, or --put_back--> waiting    orderly
 
-The messages of a pull are one batch, and most batches are finished as a whole. Only a partly finished batch
-needs a dict of its messages, which costs an entry for each (tools.bench.push).
+The messages of a pull are one batch, and most batches are finished in order, some messages at a time. Only a
+batch that is finished in another order needs a dict of its messages, which costs an entry for each
+(tools.bench.push).
 
 The offset to commit is that of the first cached message. If no message is cached, it is the next offset to
 pull: every message before it was handled, or did not match the subscription.
@@ -58,21 +59,21 @@ class _PulledBatch:
     messages: in the order of offsets.
     """
 
-    __slots__ = ("last", "left", "messages", "size")
+    __slots__ = ("done", "last", "left", "messages")
 
     def __init__(self, messages: Sequence[MessageExt]) -> None:
         self.messages: Final = messages
         self.last: Final = messages[-1].queue_offset
         """The highest offset."""
-        self.size: Final = sum([len(message.body) for message in messages])
-        """Bytes of all bodies."""
+        self.done: int = 0
+        """How many messages are finished, in order."""
         self.left: dict[int, MessageExt] | None = None
-        """Unfinished messages by offset; None while no message is finished."""
+        """Unfinished messages by offset; None while messages are finished in order."""
 
     @property
     def first(self) -> int:
         """The lowest unfinished offset."""
-        return self.messages[0].queue_offset if self.left is None else next(iter(self.left))
+        return self.messages[self.done].queue_offset if self.left is None else next(iter(self.left))
 
 
 class ProcessQueue:
@@ -171,7 +172,7 @@ class ProcessQueue:
             batch = _PulledBatch(messages)
             self._batches.append(batch)
             self.count += len(messages)
-            self.size += batch.size
+            self.size += _size_of(messages)
             self._last = batch.last
         self.next_offset = next_offset
 
@@ -191,15 +192,19 @@ class ProcessQueue:
     def finish(self, messages: Sequence[MessageExt], now_ms: int) -> None:
         """Remove messages, in any order. Messages that were removed before are ignored.
 
-        All messages of one pull, in their order, are removed in one step.
+        The next messages of a pull, in their order, are removed in one step.
         """
         self.consumed_ms = now_ms
         batch = self._batch_of(messages[0].queue_offset) if messages else None
-        if batch is not None and batch.left is None and batch.messages == messages:
-            self._batches.remove(batch)
-            self.count -= len(messages)
-            self.size -= batch.size
-            return
+        if batch is not None and batch.left is None:
+            done = batch.done + len(messages)
+            if batch.messages[batch.done : done] == messages:
+                batch.done = done
+                self.count -= len(messages)
+                self.size -= _size_of(messages)
+                if done == len(batch.messages):
+                    self._batches.remove(batch)
+                return
         for message in messages:
             self._finish_one(message.queue_offset)
 
@@ -208,7 +213,7 @@ class ProcessQueue:
         if batch is None:
             return
         if batch.left is None:
-            batch.left = {message.queue_offset: message for message in batch.messages}
+            batch.left = {message.queue_offset: message for message in batch.messages[batch.done :]}
         message = batch.left.pop(offset, None)
         if message is not None:
             self.count -= 1
@@ -243,3 +248,8 @@ class ProcessQueue:
             last_pull_timestamp=since_1970_ms + self.pulled_ms,
             last_consume_timestamp=since_1970_ms + self.consumed_ms,
         )
+
+
+def _size_of(messages: Sequence[MessageExt]) -> int:
+    """Return the bytes of all bodies."""
+    return sum([len(message.body) for message in messages])

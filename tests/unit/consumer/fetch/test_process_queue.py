@@ -59,6 +59,25 @@ def test_pulls_are_finished_in_any_order() -> None:
     assert (queue.commit_offset, queue.count, queue.size, queue.span) == (80, 0, 0, 0)
 
 
+def test_parts_of_a_pull_are_finished_in_order_and_out_of_order() -> None:
+    """A message that was finished in order would be committed twice, or keep its capacity."""
+    chance = random.Random(6)
+    for _ in range(50):
+        queue, messages = held(*range(10))
+        left = list(messages)
+        while left:
+            first = chance.choice([0, 0, 0, chance.randrange(len(left))])
+            some = left[first : first + chance.randint(1, 4)]
+            queue.finish([messages[offset] for offset in some], 1)
+            left = [offset for offset in left if offset not in some]
+            queue.finish(
+                [messages[offset] for offset in chance.sample(range(10), 3) if offset not in left], 1
+            )
+            expected = (min(left, default=10), len(left), 5 * len(left))
+            assert (queue.commit_offset, queue.count, queue.size) == expected
+        assert queue.span == 0
+
+
 def test_filtered_messages_count_as_finished() -> None:
     """A group that filters by a rare tag would read the messages of other tags again after each restart."""
     queue, messages = held(7, 9, start=5)
