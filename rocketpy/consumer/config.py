@@ -54,8 +54,9 @@ class MemberConfig:
     allocation: AllocationStrategy = field(default_factory=AllocateAveragely)
     """How the group's members share queues; all members must use the same strategy.
     RocketMQ: allocateMessageQueueStrategy."""
-    pull_batch_size: int = 32
-    """Maximum messages per pull. RocketMQ: pullBatchSize."""
+    pull_batch_size: int = 256
+    """Maximum messages per pull. If more than 32, also at most the limit of cached messages. A broker
+    has its own limit, 32 by default in RocketMQ. RocketMQ: pullBatchSize, 32."""
     pull_interval_ms: int = 0
     """Pause between two pulls of a queue, in ms. RocketMQ: pullInterval."""
     queue_messages_max: int = 1000

@@ -117,8 +117,10 @@ class ReadConfig(CheckedSettings):
         "maxTransferBytesOnMessageInMemory", 256 * 1024, limits=_PULL_BYTES, change=LIVE
     )
     """Maximum bytes of a pull whose messages are in memory."""
-    memory_count_max: int = setting("maxTransferCountOnMessageInMemory", 32, limits=_PULL_COUNT, change=LIVE)
-    """Maximum number of messages of a pull that are in memory."""
+    memory_count_max: int = setting(
+        "maxTransferCountOnMessageInMemory", 1024, limits=_PULL_COUNT, change=LIVE
+    )
+    """Maximum number of messages of a pull that are in memory. RocketMQ: 32."""
     disk_bytes_max: int = setting(
         "maxTransferBytesOnMessageInDisk", 64 * 1024, limits=_PULL_BYTES, change=LIVE
     )

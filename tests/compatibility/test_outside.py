@@ -36,6 +36,8 @@ LATE = b"late"  # its delay is over, so it is delivered soon after the start
 # The recorded messages get older, and must not expire.
 SETTINGS = {"transactionTimeOut": "500", "transactionCheckInterval": "200", "fileReservedTime": "876000"}
 SENT = {b"%d" % number for number in range(120)} | {b"x" * 9000, b"committed"}
+OLD_DEFAULTS = {"pull_batch_size": "32"}
+"""Defaults that have changed since the pickles were recorded, which keep the old ones."""
 
 
 @pytest.mark.parametrize("module", NAMES["modules"])
@@ -71,7 +73,10 @@ def test_pickles_load(name: str) -> None:
     """Pickled values in a queue, a cache or a checkpoint could not be loaded."""
     loaded = pickle.loads(base64.b64decode(PICKLES[name]))  # noqa: S301 - recorded by this project
     if name.endswith("Config") and not name.startswith(("class ", "Allocate")):
-        assert _shown(loaded) == _shown(type(loaded)())
+        expected = _shown(type(loaded)())
+        if isinstance(expected, dict):
+            expected |= {name: value for name, value in OLD_DEFAULTS.items() if name in expected}
+        assert _shown(loaded) == expected
     for value in loaded if isinstance(loaded, list) else [loaded]:
         repr(value)
         for field in _fields(value):

@@ -69,6 +69,8 @@ _EMPTY_PAUSE_MAX_S: Final = 1.0
 second where long polling is disabled."""
 _LONG_POLL_MS: Final = 100
 """A pull that takes longer was held by the broker."""
+_PULL_COUNT_MIN: Final = 32
+"""A pull may exceed a lower limit of cached messages, as RocketMQ's pulls do."""
 _MASTER_ONLY_MS: Final = 30_000
 """How long a queue is pulled from the master after a slave failed. RocketMQ: none."""
 
@@ -339,7 +341,7 @@ class Puller:
             topic=process_queue.queue.topic,
             queue_id=process_queue.queue.queue_id,
             queue_offset=queue_offset,
-            max_msg_nums=config.pull_batch_size,
+            max_msg_nums=min(config.pull_batch_size, max(_PULL_COUNT_MIN, context.limits().count)),
             sys_flag=PullSysFlag.SUSPEND
             | (offset > 0) * PullSysFlag.COMMIT_OFFSET
             | context.carries_filter * PullSysFlag.SUBSCRIPTION,

@@ -204,6 +204,41 @@ async def test_every_pull_has_the_same_consumer_fields(cluster: EmbeddedCluster,
     }
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, 256),
+        ({"queue_messages_max": 100}, 100),
+        ({"queue_messages_max": 10}, 32),
+        ({"queue_messages_max": 10, "pull_batch_size": 4}, 4),
+    ],
+)
+async def test_a_pull_is_as_large_as_the_cache_of_its_queue(
+    cluster: EmbeddedCluster, producer: Producer, settings: dict[str, int], expected: int
+) -> None:
+    """A consumer would pull its backlog in small pieces, or hold many more messages than it may."""
+    queue = MessageQueue("T", "broker-a", 0)
+    await producer.send_batch([Message("T", b"%d" % number) for number in range(300)], queue=queue)
+    handled: list[bytes] = []
+    pulls = Requests(RequestCode.PULL_MESSAGE)
+    consumer = PushConsumer(
+        "g",
+        cluster.namesrv_address,
+        lambda message: handled.append(message.body),
+        config=PushConfig(consume_from=FIRST, threads=False, **settings),  # type: ignore[arg-type]
+        client=ClientConfig(rpc_hooks=(pulls,)),
+    )
+    consumer.subscribe("T")
+    async with consumer:
+        await until(lambda: len(handled) == 300)
+    seen = [one.ext_fields() for one in pulls.seen]
+    assert {int(one["maxMsgNums"]) for one in seen if one["topic"] == "T"} == {expected}
+    offsets = sorted(
+        {int(one["queueOffset"]) for one in seen if (one["topic"], one["queueId"]) == ("T", "0")}
+    )
+    assert offsets == [*range(0, 300, expected), 300]
+
+
 async def test_a_handler_that_takes_too_long_when_broadcasting(
     cluster: EmbeddedCluster, producer: Producer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

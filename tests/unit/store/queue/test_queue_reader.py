@@ -279,7 +279,7 @@ def test_a_large_request_has_no_larger_scan(tmp_path: Path) -> None:
     ):  # fmt: skip
         result = store.get_message("T", 0, 0, wanted, tag_codes={12345})
         assert (result.status, result.next_begin_offset) == (S.NO_MATCHED_MESSAGE, looked_at)
-        assert store.get_message("T", 0, 0, wanted).count == min(wanted, 32)
+        assert store.get_message("T", 0, 0, wanted).count == min(wanted, 1024)
     store.close()
 
 
