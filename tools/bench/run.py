@@ -1,23 +1,26 @@
 """`python -m tools.bench.run`: both brokers in alternating rounds, and the ratio of medians.
 
-Loads: RocketMQ's own benchmark.Producer (`--official-rounds`; 20 s each, since it reports every ten seconds),
-the same loop in one warm JVM (`--rounds`), the PyPI package rocketmq, and rocketpy. Other Python clients on
-PyPI are not measured: rocketmq-client-python (and its forks) needs a librocketmq that it does not contain,
-pyrocketmq runs the Java client in a JVM, rocketmq-python-client uses gRPC with proxies of 5.x only, and
-rocketmq-sdk is a client of RabbitMQ. All servers stay running and warm for the whole run. Each round measures
-each load with each server once, in alternating order. Processes are not pinned to cores.
+Loads: RocketMQ's own benchmark.Producer (`--official-rounds`; 20 s each, since it reports every ten
+seconds), the same loop in one warm JVM (`--rounds`), the PyPI package rocketmq, and rocketpy. The open loop
+(`--open-rounds`) shows latencies at equal rates: shares of what the Java client reaches with 64 threads on
+the Java broker. Other Python clients on PyPI are not measured: rocketmq-client-python (and its forks) needs
+a librocketmq that it does not contain, pyrocketmq runs the Java client in a JVM, rocketmq-python-client
+uses gRPC with proxies of 5.x only, and rocketmq-sdk is a client of RabbitMQ. All servers stay running and
+warm for the whole run. Each round measures each load with each server once, in alternating order. Processes
+are not pinned to cores.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import statistics
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tests.interop.java_peer import JavaPeer
 from tools.bench.comparison import compare, in_turn, note, numbers, options_of, plural, words
@@ -26,6 +29,8 @@ from tools.bench.results import Key, Results, Sample
 from tools.bench.servers import JAVA, Server, servers
 
 JAVA_CLIENT = "Java client"
+_OPEN_THREADS: Final = 64
+_MAXIMUM_ROUNDS: Final = 3
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,9 @@ def main(arguments: list[str]) -> int:
     return compare(
         options,
         measure,
-        more=lambda results: "\n".join(against_java_client(results, size) for size in options.bytes),
+        more=lambda results: "\n".join(
+            against_java_client(results, size) for size in options.bytes if options.rounds
+        ),
     )
 
 
@@ -52,6 +59,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7, help="rounds of the warm loads")
     parser.add_argument(
         "--official-rounds", type=int, default=7, help="rounds of RocketMQ's benchmark.Producer"
+    )
+    parser.add_argument("--open-rounds", type=int, default=5, help="rounds of the open loop")
+    parser.add_argument(
+        "--open-percent", type=numbers, default=[10, 50, 90], help="its rates, as shares of Java's maximum"
     )
     parser.add_argument(
         "--seconds", type=float, default=5.0, help="duration of one measurement of a warm load"
@@ -91,9 +102,32 @@ def measure(peer: JavaPeer, run: Path, options: argparse.Namespace, results: Res
                 load.measure(server, options.warm_up)
         for number in range(options.rounds):
             drive(loads, running, number, options.seconds, results)
+        if options.open_rounds and options.open_percent:
+            open_loops(stack.enter_context(LoadProcess.java(peer, run)), running, options, results)
         theirs = [official_load(peer, run, threads) for threads in options.threads]
         for number in range(options.official_rounds):
             drive(theirs, running, number, 0, results)
+
+
+def open_loops(
+    client: LoadProcess, running: list[Server], options: argparse.Namespace, results: Results
+) -> None:
+    """All rounds of the open loop, with bodies of the first size."""
+    what: dict[str, Any] = {"threads": _OPEN_THREADS, "bytes": options.bytes[0]}
+    (java,) = (server for server in running if server.name == JAVA)
+    for server in running:
+        client.measure(server, seconds=options.warm_up, **what)
+    highest = statistics.median(
+        client.measure(java, seconds=options.seconds, **what).rate for _ in range(_MAXIMUM_ROUNDS)
+    )
+    results.notes["open loop: maximum of the Java broker"] = highest
+    loads = []
+    for percent in options.open_percent:
+        rate = highest * percent / 100
+        name = f"open loop, {options.bytes[0]} B, {percent} % of Java's maximum"
+        loads.append(process_load(client, name, rate=rate, **what))
+    for number in range(options.open_rounds):
+        drive(loads, running, number, options.seconds, results)
 
 
 def drive(loads: list[Load], running: list[Server], number: int, seconds: float, results: Results) -> None:

@@ -6,6 +6,7 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.message.Message;
@@ -13,9 +14,11 @@ import org.apache.rocketmq.common.message.Message;
 /**
  * Load: sends for a fixed time on request, the way org.apache.rocketmq.example.benchmark.Producer does (synchronous
  * sends in a loop, N threads sharing one producer, no compression), but for as long as asked and in one warm process.
- * A line in: {"namesrv", "topic", "threads", "seconds", "bytes", "wait"?}; a line out: {"sent", "failed", "seconds",
- * "p50_us", "p99_us", "max_us"}. One producer is kept for each name server. With "wait" false, messages have the
- * property WAIT=false: the broker responds before flush and replication.
+ * A line in: {"namesrv", "topic", "threads", "seconds", "bytes", "wait"?, "rate"?}; a line out: {"sent", "failed",
+ * "seconds", "p50_us", "p99_us", "max_us"}. One producer is kept for each name server. With "wait" false, messages
+ * have the property WAIT=false: the broker responds before flush and replication. With "rate", the threads send that
+ * many messages a second, each at its time. A message that is late, since its thread still waits for the last
+ * response, has the latency from its own time on.
  */
 public final class Load {
     private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
@@ -52,9 +55,13 @@ public final class Load {
         CountDownLatch ended = new CountDownLatch(senders.length);
         long start = System.nanoTime();
         long until = start + (long) (what.getDoubleValue("seconds") * 1e9);
+        double rate = what.getDoubleValue("rate");
+        long interval = rate > 0 ? (long) (1e9 / rate) : 0;
         for (int i = 0; i < senders.length; i++) {
             boolean wait = !Boolean.FALSE.equals(what.getBoolean("wait"));
             senders[i] = new Sender(producer, what.getString("topic"), body, wait, until, ended);
+            senders[i].first = start + i * interval;
+            senders[i].step = senders.length * interval;
             new Thread(senders[i], "sender-" + i).start();
         }
         ended.await();
@@ -90,6 +97,9 @@ public final class Load {
         private final boolean wait;
         private final long until;
         private final CountDownLatch ended;
+        /** When to send the first message, and the time from one to the next; 0: at once after each response. */
+        private long first;
+        private long step;
         private int[] micros = new int[1 << 16];
         private int sent;
         private long failed;
@@ -105,7 +115,16 @@ public final class Load {
 
         @Override
         public void run() {
+            long due = first;
             for (long now = System.nanoTime(); now < until; ) {
+                long begin = now;
+                if (step > 0) {
+                    if (due >= until) {
+                        break;
+                    }
+                    begin = now > due ? due : sleepUntil(due);
+                    due += step;
+                }
                 boolean ok;
                 try {
                     ok = producer.send(message()).getSendStatus() == SendStatus.SEND_OK;
@@ -114,13 +133,22 @@ public final class Load {
                 }
                 long after = System.nanoTime();
                 if (ok) {
-                    record((int) ((after - now) / 1000));
+                    record((int) ((after - begin) / 1000));
                 } else {
                     failed++;
                 }
                 now = after;
             }
             ended.countDown();
+        }
+
+        private static long sleepUntil(long due) {
+            long now = System.nanoTime();
+            while (now < due) {
+                LockSupport.parkNanos(due - now);
+                now = System.nanoTime();
+            }
+            return now;
         }
 
         private Message message() {
