@@ -446,6 +446,8 @@ class Broker:
             self.consumers.booted_ms,
             health.store,
             self.delivery.delay.waiting(),
+            self.delivery.timers.waiting,
+            self.delivery.timers.late_ms,
             self.delivery.halves,
             self._replication.slaves(),
             self._replication.slave_state(),

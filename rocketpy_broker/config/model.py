@@ -349,7 +349,7 @@ class TimerConfig(CheckedSettings):
     grows to 1 at twice this number. The default is no limit."""
     messages_max: int = setting("timerMessagesMax", 0, limits=(0, 2**40), change=LIVE)
     """Number of waiting messages at which more are rejected (not in RocketMQ). 0: no limit."""
-    log_file_bytes: int = setting("mappedFileSizeTimerLog", 100 << 20, limits=(1024, 1 << 31))
+    log_file_bytes: int = setting("mappedFileSizeTimerLog", 100 << 20, limits=(104, 1 << 31))
     """Length of a file of the timer log. It cannot be changed once the store has timers."""
     save_interval_ms: int = setting("timerFlushIntervalMs", 1000, limits=(1, _HOUR_MS))
     """How often the progress of timers is saved while it changes."""

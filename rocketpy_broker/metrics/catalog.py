@@ -48,6 +48,10 @@ QUEUE_MESSAGES: Final = _gauge("topic_messages", "{message}", "Messages in the q
 DELAYED: Final = _gauge(
     "delayed_messages", "{message}", "Delayed messages that are not delivered yet", "level"
 )
+TIMED: Final = _gauge("timed_messages", "{message}", "Messages with a due time that are not delivered yet")
+TIMED_LATE: Final = _gauge(
+    "timed_messages_late_seconds", "s", "For how long a message with a due time has been due; 0 if none is"
+)
 HALF: Final = _gauge("half_messages", "{message}", "Transactional messages without a commit or rollback")
 CONNECTIONS: Final = _gauge("connections", "{connection}", "Open connections")
 CONNECTION_BYTES: Final = _gauge(

@@ -60,6 +60,10 @@ class BrokerState(NamedTuple):
     store: StoreHealth
     delayed: dict[int, int]
     """Waiting messages by level."""
+    timed: int
+    """Messages with a due time that are not delivered yet."""
+    timed_late_ms: int
+    """For how long one of them has been due."""
     halves: int
     """Open transactions."""
     slaves: Sequence[SlaveState]
@@ -119,6 +123,8 @@ def _collect(sources: MetricSources) -> Iterator[tuple[Metric, Values] | None]:
     yield from _clients(sources, state)
     yield from _storage(sources.store, state.store)
     yield catalog.DELAYED, [((str(level),), count) for level, count in state.delayed.items()]
+    yield catalog.TIMED, _single_value(state.timed)
+    yield catalog.TIMED_LATE, _single_value(state.timed_late_ms / 1000)
     yield catalog.HALF, _single_value(state.halves)
     yield catalog.SLAVES, _single_value(len(state.slaves))
     yield catalog.SLAVE_LAG, [((slave.address,), slave.lag_bytes) for slave in state.slaves]

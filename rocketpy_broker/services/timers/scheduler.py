@@ -70,6 +70,11 @@ class TimerService:
         """Number of timers that are enqueued and not delivered, whole seconds together."""
         return self._timers.waiting
 
+    @property
+    def late_ms(self) -> int:
+        """For how long a message has been due; 0 if none is."""
+        return self._timers.late_ms(self.clock()) if self._is_master else 0
+
     def waiting_in_slot(self, time_ms: int) -> int:
         """Return the number of timers of the slot of a time. Raises StoreError."""
         return self._files.wheel.slot(time_ms // PRECISION_MS).timers
@@ -104,6 +109,7 @@ class TimerService:
         self._calls.stop()
         self._is_master = False
         if saves:
+            self._timers.finish_slot()
             await self._save()
             self._timers.end()
         else:

@@ -173,6 +173,16 @@ class Timers:
         self._slots, self.waiting = len(slots), sum(max(slot.timers, 0) for slot in slots)
         self._open_slot()
 
+    def finish_slot(self) -> None:
+        """Leave the slot before its second is over if all its timers are delivered.
+
+        Call it before a clean stop: RocketMQ, which does not look for copies, would deliver them again.
+        """
+        if self._delivers and not self._due and not self._is_loading:
+            slot = self._files.wheel.slot(self.read_ms // PRECISION_MS)
+            if slot.last != NO_UNIT:
+                self._leave_slot(self.read_ms + PRECISION_MS)
+
     def end(self) -> None:
         """Stop delivering: another broker is the master."""
         self._delivers = False
@@ -204,6 +214,13 @@ class Timers:
         if master.master_queue_offset >= self.queue_offset and not self._delivers:
             self.read_ms = max(self.read_ms, _second(master.read_ms))
             self.checkpoint = replace(self.checkpoint, master_queue_offset=master.master_queue_offset)
+
+    def late_ms(self, now_ms: int) -> int:
+        """Return for how long a timer has been due; 0 if none is."""
+        if self._due:
+            return max(now_ms - min(self._due), 0)
+        # Seconds without timers are passed together, up to a second later.
+        return max(now_ms - self.read_ms - 2 * PRECISION_MS, 0) if self._slots else 0
 
     # -- enqueueing ---------------------------------------------------------------------------
 

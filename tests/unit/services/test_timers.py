@@ -170,6 +170,23 @@ def test_a_clock_that_was_set_back_delays_no_new_message(world: TimerWorld) -> N
     assert world.late() == {"after": 0, "before": 0}
 
 
+def test_a_clean_stop_leaves_no_delivered_timer_to_java(world: TimerWorld) -> None:
+    """RocketMQ reads the slot of the checkpoint again, and does not look for copies."""
+    world.send("early", TIMER_DELAY_MS=1000)
+    world.run(world.now + 1000)
+    world.send("late", TIMER_DELAY_MS=90)
+    world.stop()
+    assert world.timers.read_ms == (START_MS + 1000) // 1000 * 1000
+    world._open()
+    world.run(world.now + 100)
+    world.stop()
+    assert world.timers.read_ms == (START_MS + 1000) // 1000 * 1000 + 1000
+    world._open()
+    world.send("same second", TIMER_DELAY_MS=5)
+    world.run(world.now + 3000)
+    assert world.late() == {"early": 0, "late": 0, "same second": 0}
+
+
 @pytest.mark.parametrize("lost", ["timerwheel", "timerlog", "config/timercheck"])
 def test_lost_files_are_built_again_from_the_log(world: TimerWorld, lost: str) -> None:
     """Timers would be lost, or delivered a second time."""

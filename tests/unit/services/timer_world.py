@@ -93,6 +93,7 @@ class TimerWorld:
         self.store.dispatch()
         while self.timers.enqueue(self.now, 100):
             pass
+        self.timers.finish_slot()
         self.save()
         self.files.close()
         self.store.close()

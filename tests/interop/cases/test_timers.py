@@ -1,0 +1,126 @@
+"""Stores with timers in flight, which a broker of RocketMQ 5.3.3 opens, and ours afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.broker.test_deferred import records, send
+from tests.integration.broker.test_timers import now_ms, recall, timed
+from tests.integration.raw_client import RawClient
+from tests.interop import probe
+from tests.interop.cluster import stopping
+from tests.interop.java_peer import JavaPeer
+from tests.interop.processes import BrokerProcess, JavaBroker, JavaNameServer, NameServerProcess, OurBroker
+
+pytestmark = pytest.mark.interop
+VERSION = "5.3.3"
+CONF = {
+    "brokerName": "timers",
+    "mappedFileSizeCommitLog": 1 << 20,
+    "mappedFileSizeConsumeQueue": 6000,
+    "mappedFileSizeTimerLog": 520,
+    "maxHashSlotNum": 1000,
+    "maxIndexNum": 4000,
+    "recallMessageEnable": "true",
+}
+
+
+class Timers:
+    """Sends to the brokers of one store, and what they have delivered."""
+
+    def __init__(self) -> None:
+        self.dues: dict[bytes, int] = {}
+        self.handles: dict[bytes, str] = {}
+
+    def send(self, broker: BrokerProcess, prefix: str, *delays_ms: int) -> None:
+        """Send timed messages, whose names are the prefix and the delay."""
+
+        async def send_all() -> None:
+            async with await RawClient.open(broker.address) as client:
+                for delay_ms in delays_ms:
+                    name, asked = f"{prefix}{delay_ms}", now_ms()
+                    text = timed(name.ljust(32, "0"), TIMER_DELAY_MS=delay_ms)
+                    response = await send(client, name.encode(), text)
+                    assert response.code == 0, response.remark
+                    self.dues[name.encode()] = asked + delay_ms
+                    self.handles[name.encode()] = response.ext_fields()["recallHandle"]
+
+        asyncio.run(send_all())
+
+    def recall(self, broker: BrokerProcess, name: bytes) -> None:
+        """Take a message back."""
+
+        async def recall_one() -> None:
+            async with await RawClient.open(broker.address) as client:
+                response = await recall(client, self.handles[name])
+                assert response.code == 0, response.remark
+
+        asyncio.run(recall_one())
+        del self.dues[name]
+
+    def delivered(self, broker: BrokerProcess) -> list[bytes]:
+        """The delivered messages, none of which may be early."""
+
+        async def read() -> list[bytes]:
+            found: list[bytes] = []
+            async with await RawClient.open(broker.address) as client:
+                while part := await records(client, "T", offset=len(found)):
+                    for record in part:
+                        assert record.store_timestamp >= self.dues[record.body], record.body
+                    found += [record.body for record in part]
+            return found
+
+        return asyncio.run(read())
+
+    def wait(self, broker: BrokerProcess, *names: bytes) -> None:
+        """Wait until a broker has delivered these."""
+        probe.wait_until(lambda: set(self.delivered(broker)) >= set(names), f"{names} to be delivered", 120)
+
+
+@pytest.fixture
+def namesrv(peer: JavaPeer, tmp_path: Path) -> Iterator[NameServerProcess]:
+    """A name server of 5.3.3."""
+    server = JavaNameServer(peer.of_version(VERSION), tmp_path).start()
+    with stopping([server]):
+        yield server
+
+
+@pytest.mark.parametrize("kills", [False, True], ids=["stopped", "killed"])
+def test_a_store_goes_to_java_and_back(
+    peer: JavaPeer, namesrv: NameServerProcess, tmp_path: Path, kills: bool
+) -> None:
+    """Timers in flight would be lost, or be early, at a change of the broker's make."""
+    timers, store = Timers(), tmp_path / "store"
+
+    def ours() -> BrokerProcess:
+        return OurBroker(tmp_path, namesrv.address, name="ours", store=store, conf=CONF)
+
+    def java() -> BrokerProcess:
+        version = peer.of_version(VERSION)
+        return JavaBroker(version, tmp_path, namesrv.address, name="java", store=store, conf=CONF)
+
+    def leave(broker: BrokerProcess) -> None:
+        broker.kill() if kills else broker.stop()
+
+    with ours() as broker:
+        timers.send(broker, "o", 300, 20_000, 21_000, 45_000, 45_500, 46_000)
+        timers.wait(broker, b"o300")
+        leave(broker)
+    with java() as broker:
+        timers.send(broker, "j", 1500, 40_000, 41_000)
+        timers.recall(broker, b"o45500")
+        timers.wait(broker, b"j1500", b"o20000", b"o21000")
+        leave(broker)
+    with ours() as broker:
+        timers.recall(broker, b"j41000")
+        timers.recall(broker, b"o46000")
+        timers.send(broker, "p", 1000)
+        timers.wait(broker, *timers.dues)
+        found = timers.delivered(broker)
+        assert set(found) == set(timers.dues)
+        if not kills:  # RocketMQ delivers again what was delivered shortly before a kill
+            assert len(found) == len(timers.dues)
