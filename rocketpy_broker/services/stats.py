@@ -11,7 +11,11 @@ Differs: sums of hour and day exist from the start; in 4.6.0 only after 10 minut
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from itertools import chain
+from operator import attrgetter
+from typing import Final
+
+import msgspec
 
 from rocketpy.protocol.bodies import BrokerStatsItem
 from rocketpy_broker.store import MessageStore
@@ -36,27 +40,27 @@ _KEYS_MAX: Final = 100_000
 """Limit of counters; further ones are not stored. Not in RocketMQ."""
 
 
-class _Sample(NamedTuple):
+class _Sample(msgspec.Struct, gc=False, frozen=True):
     at_ms: float
     value: int
     times: int
 
 
-class Counter:
+class Counter(msgspec.Struct, gc=False, eq=False):
     """A growing value.
 
-    A value that does not change is not sampled: a broker may have many thousand topics without traffic.
+    A value that does not change is not sampled: a broker may have many thousand topics without traffic. The
+    garbage collector scans neither counters nor samples.
     """
 
-    __slots__ = ("_samples", "_settled", "times", "value")
-
-    def __init__(self) -> None:
-        self.value = 0
-        self.times = 0
-        """Number of increments."""
-        self._samples: dict[str, list[_Sample]] = {period: [] for period in _PERIODS}
-        self._settled: int | None = None
-        """`times` in the last sample of each period, if they agree."""
+    value: int = 0
+    times: int = 0
+    """Number of increments."""
+    _samples: dict[str, tuple[_Sample, ...]] = msgspec.field(
+        default_factory=lambda: dict.fromkeys(_PERIODS, ())
+    )
+    _settled: int | None = None
+    """`times` in the last sample of each period, if they agree."""
 
     @property
     def is_settled(self) -> bool:
@@ -85,10 +89,12 @@ class Counter:
                     self._settled = None
                     continue
                 if before_ms is not None and before_ms - last.at_ms >= interval_ms:
-                    samples.append(last._replace(at_ms=before_ms))  # the value did not change until then
-            samples.append(current)
+                    # The value did not change until then.
+                    samples += (_Sample(before_ms, last.value, last.times),)
+            samples += (current,)
             while samples[1:] and samples[1].at_ms <= now_ms - length_ms:
-                del samples[0]
+                samples = samples[1:]
+            self._samples[period] = samples
 
     def over(self, period: str, now_ms: float) -> BrokerStatsItem:
         """Return sum, rate per second and average increment over a period: minute, hour or day."""
@@ -106,7 +112,7 @@ class Counter:
 
         Without one, since the oldest sample.
         """
-        samples = sorted(sample for kept in self._samples.values() for sample in kept)
+        samples = sorted(chain(*self._samples.values()), key=attrgetter("at_ms", "value"))
         first = _at(samples, since_ms)
         return self._rate(first, now_ms) if first is not None else 0.0
 
@@ -125,7 +131,7 @@ def _at(samples: Sequence[_Sample], since_ms: float) -> _Sample | None:
         following, first = first, sample
         if sample.at_ms <= since_ms:
             if following is None or following.times == sample.times:
-                return sample._replace(at_ms=since_ms)
+                return _Sample(since_ms, sample.value, sample.times)
             break
     return first
 

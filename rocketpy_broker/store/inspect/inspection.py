@@ -142,7 +142,7 @@ class ReadOnlyStore:
 
     def _load(self, files: MappedFileQueue) -> MappedFileQueue:
         for name in self._names(files.directory):
-            file = MappedFile(self._disk, files.directory, int(name), files.file_bytes)
+            file = MappedFile(self._disk, str(files.directory), int(name), files.file_bytes)
             length = self._disk.size(file.path)
             if files.mapped_files and file.start != files.mapped_files[-1].end:
                 self.problems.append(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+
+import msgspec
 
 from rocketpy.errors import InvariantError
 from rocketpy_broker.store.files.disk import Disk, disk_errors, store_error
@@ -23,43 +24,36 @@ def mapped_file_name(start: int) -> str:
     return f"{start:020d}"
 
 
-class MappedFile:
+class MappedFile(msgspec.Struct, gc=False, eq=False):
     """A file of `size` bytes that holds the log from offset `start` on.
 
-    reserve_bytes: disk blocks are allocated this far ahead of the written bytes; 0: never. So an append does
-    not run out of space, and an empty store does not occupy a whole file. opened: contains this file while it
-    is open.
+    Consume queues have many thousands, which the garbage collector does not scan.
     """
 
-    __slots__ = ("_disk", "_handle", "_holders", "_reserve_bytes", "_reserved", "_retired", "changes",
-                 "flushed", "flushed_changes", "opened", "path", "size", "start", "wrote")  # fmt: skip
+    _disk: Disk
+    directory: str
+    start: int
+    size: int
+    reserve_bytes: int = 0
+    """Disk blocks are allocated this far ahead of the written bytes; 0: never. So an append does not run out
+    of space, and an empty store does not occupy a whole file."""
+    opened: dict[MappedFile, None] = msgspec.field(default_factory=dict)
+    """Contains this file while it is open."""
+    wrote: int = 0
+    flushed: int = 0
+    changes: int = 0
+    """Number of changes other than appends: of the length, or bytes that were zeroed."""
+    flushed_changes: int = 0
+    """Number of these changes that are flushed."""
+    _handle: int = -1
+    _reserved: int = 0
+    _holders: int = 0
+    _retired: bool = False
 
-    def __init__(
-        self,
-        disk: Disk,
-        directory: Path,
-        start: int,
-        size: int,
-        *,
-        reserve_bytes: int = 0,
-        opened: dict[MappedFile, None] | None = None,
-    ) -> None:
-        self._disk = disk
-        self.opened: Final = {} if opened is None else opened
-        self.path = directory / mapped_file_name(start)
-        self.start = start
-        self.size = size
-        self.wrote = 0
-        self.flushed = 0
-        self.changes = 0
-        """Number of changes other than appends: of the length, or bytes that were zeroed."""
-        self.flushed_changes = 0
-        """Number of these changes that are flushed."""
-        self._handle = -1
-        self._reserve_bytes = reserve_bytes
-        self._reserved = 0
-        self._holders = 0
-        self._retired = False
+    @property
+    def path(self) -> Path:
+        """Path of the file. A stored one would take more memory than all else."""
+        return Path(self.directory, mapped_file_name(self.start))
 
     @property
     def end(self) -> int:
@@ -95,15 +89,15 @@ class MappedFile:
 
     def wants_reserve(self) -> bool:
         """Whether less than half of `reserve_bytes` is reserved ahead of the written bytes."""
-        step = self._reserve_bytes
+        step = self.reserve_bytes
         return step > 0 and self._reserved < self.size and self._reserved - self.wrote < step // 2
 
     def reserve(self) -> None:
         """Reserve `reserve_bytes` ahead of the writes. Safe in a thread. Raises DiskFull, StoreError."""
-        if self._reserve_bytes <= 0:
+        if self.reserve_bytes <= 0:
             return
         start = max(self._reserved, self.wrote)
-        until = min(self.size, self.wrote + self._reserve_bytes)
+        until = min(self.size, self.wrote + self.reserve_bytes)
         if until <= start:
             return
         with disk_errors("reserve space in", self.path):

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from rocketpy.errors import StoreDamaged, StoreError, ensure
 from rocketpy_broker.store.config import CommitLogConfig
 from rocketpy_broker.store.files.disk import Disk, disk_errors
@@ -31,32 +33,34 @@ class FlushTarget:
         self.changes = file.changes
 
 
-class MappedFileQueue:
+class MappedFileQueue(msgspec.Struct, gc=False, eq=False):
     """The mapped files of one directory, oldest first.
 
-    file_bytes: length of every file. reserve_bytes, opened: see `MappedFile`; queues may share `opened`.
+    Consume queues have many thousands, which the garbage collector does not scan.
     """
 
-    def __init__(
-        self,
-        disk: Disk,
-        directory: Path,
-        file_bytes: int,
-        *,
-        reserve_bytes: int = 0,
-        opened: dict[MappedFile, None] | None = None,
-    ) -> None:
-        self._disk = disk
-        self._opened = {} if opened is None else opened
-        self.directory = directory
-        self.file_bytes = file_bytes
-        self._reserve_bytes = reserve_bytes
-        self.mapped_files: list[MappedFile] = []
-        self.strays: list[MappedFile] = []
-        """Files after a gap, found by `load`. `classify_files` decides which of them belong to the log."""
-        self.preallocated: MappedFile | None = None
-        """The next file, if it was created in advance. It is not part of the log yet."""
-        self._unsynced_directory = False
+    _disk: Disk
+    _directory: Path | str
+    file_bytes: int
+    """Length of every file."""
+    reserve_bytes: int = 0
+    """See `MappedFile`."""
+    opened: dict[MappedFile, None] = msgspec.field(default_factory=dict)
+    """See `MappedFile`; queues may share it."""
+    mapped_files: list[MappedFile] = msgspec.field(default_factory=list)
+    strays: Sequence[MappedFile] = ()
+    """Files after a gap, found by `load`. `classify_files` decides which of them belong to the log."""
+    preallocated: MappedFile | None = None
+    """The next file, if it was created in advance. It is not part of the log yet."""
+    _unsynced_directory: bool = False
+
+    def __post_init__(self) -> None:
+        self._directory = str(self._directory)  # a Path consists of several objects
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the files."""
+        return Path(self._directory)
 
     # -- offsets ---------------------------------------------------------------------------------
 
@@ -101,26 +105,28 @@ class MappedFileQueue:
         start offset. After a crash a file may be too short, since its length is not durable before its first
         flush. It is extended with zeros, and recovery detects the missing records.
         """
+        strays: list[MappedFile] = []
         names = [name for name in self._disk.list_dir(self.directory) if len(name) == 20 and name.isdigit()]
         for name in names:
             file = self._new_file(int(name))
             self._check_start(file)
             file.wrote = file.flushed = self.file_bytes
-            if self.strays or file.start != self.next_start(file.start):
-                self.strays.append(file)
+            if strays or file.start != self.next_start(file.start):
+                strays.append(file)
             else:
                 self.mapped_files.append(file)
+        self.strays = strays
         for file in [*self.mapped_files, *self.strays]:
             self._check_length(file)
 
     def _new_file(self, start: int) -> MappedFile:
         return MappedFile(
             self._disk,
-            self.directory,
+            str(self._directory),
             start,
             self.file_bytes,
-            reserve_bytes=self._reserve_bytes,
-            opened=self._opened,
+            reserve_bytes=self.reserve_bytes,
+            opened=self.opened,
         )
 
     def _check_start(self, file: MappedFile) -> None:
@@ -163,7 +169,8 @@ class MappedFileQueue:
         """Delete the stray files, and return their number."""
         count = len(self.strays)
         while self.strays:
-            self.strays.pop().delete()
+            *self.strays, last = self.strays
+            last.delete()
             self._unsynced_directory = True
         return count
 
@@ -287,7 +294,7 @@ class MappedFileQueue:
         file = self.mapped_files.pop(0)
         file.close_idle()
         # Another thread deletes the file, so `close_idle` in this thread must not touch it.
-        self._opened.pop(file, None)
+        self.opened.pop(file, None)
         return file
 
     def destroy(self) -> None:

@@ -30,18 +30,18 @@ TIMESTAMP_BYTES: Final = HEAD_BYTES
 _TIMESTAMP: Final = head_fields("sys_flag", "store_timestamp")
 
 
-class QueueCursor:
+class QueueCursor(msgspec.Struct, gc=False, eq=False):
     """One queue as the commit log sees it."""
 
-    __slots__ = ("next_offset", "queue_id", "topic", "topic_bytes")
+    topic: str
+    queue_id: int
+    next_offset: int = 0
+    """Queue offset of the next message."""
+    topic_bytes: bytes = b""
+    """The topic in UTF-8."""
 
-    def __init__(self, topic: str, queue_id: int) -> None:
-        self.topic = topic
-        self.topic_bytes = topic.encode()
-        """The topic in UTF-8."""
-        self.queue_id = queue_id
-        self.next_offset = 0
-        """Queue offset of the next message."""
+    def __post_init__(self) -> None:
+        self.topic_bytes = self.topic.encode()
 
 
 class QueueTable(dict[tuple[str, int], QueueCursor]):

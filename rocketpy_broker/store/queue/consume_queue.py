@@ -24,6 +24,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from rocketpy.errors import StoreDamaged, StoreError
 from rocketpy_broker.store.files.disk import Disk
 from rocketpy_broker.store.log.mapped_file import MappedFile
@@ -57,14 +59,11 @@ class QueueUnit(NamedTuple):
     """Hash of the tags."""
 
 
-class PutTotals:
+class PutTotals(msgspec.Struct, gc=False, eq=False):
     """Counters of the messages put into queues, and of their bytes in the commit log."""
 
-    __slots__ = ("count", "size")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.size = 0
+    count: int = 0
+    size: int = 0
 
 
 class ConsumeQueue:
@@ -96,7 +95,8 @@ class ConsumeQueue:
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
-        self.files = MappedFileQueue(disk, directory / topic / str(queue_id), segment_bytes, opened=opened)
+        path = directory / topic / str(queue_id)
+        self.files = MappedFileQueue(disk, path, segment_bytes, opened={} if opened is None else opened)
         self.checksums = QueueChecksums()
         self.min_offset = 0
         """First queue offset whose record is still in the commit log, as of `correct_min_offset`."""
@@ -273,7 +273,7 @@ class ConsumeQueue:
         self._write_at = self._pending_max
 
     def _try_write_out(self) -> None:
-        """Call `write_out`. After an error, try again when twice as many units are in memory."""
+        """Call `write_out`. After an error, try again when twice as many bytes are in memory."""
         try:
             self.write_out()
         except StoreError as error:

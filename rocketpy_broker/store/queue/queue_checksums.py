@@ -23,6 +23,8 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import msgspec
+
 _HEADER = struct.Struct(">4sIq")
 _ENTRY = struct.Struct(">iqqIH")
 _MAGIC = b"RPQS"
@@ -39,13 +41,10 @@ class FileChecksum(NamedTuple):
     crc: int
 
 
-class QueueChecksums:
+class QueueChecksums(msgspec.Struct, gc=False, eq=False):
     """The known checksums of one queue's files, by start of the file."""
 
-    __slots__ = ("_checksums",)
-
-    def __init__(self) -> None:
-        self._checksums: dict[int, tuple[int, int]] = {}
+    _checksums: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
 
     def wrote(self, start: int, position: int, data: bytes) -> None:
         """Update a checksum after a write. start: of the file. position: of `data` in the file."""

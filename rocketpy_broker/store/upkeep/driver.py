@@ -39,6 +39,10 @@ _QUEUES_MAX = 256
 _PART_S = 0.02
 """If a part takes less time, the next one has twice as many queues. Sends that wait for a flush wait for the
 part that runs."""
+_PAUSE_FACTOR = 20
+_PAUSE_MAX_S = 60.0
+"""The pause after a flush of all files is this many times as long as the flush was, up to the maximum, or
+flushIntervalConsumeQueue. With 20,000 queues, flushes would else take a third of the processor time."""
 _PLANNING_S = 0.005
 """Time limit of the event loop for one part."""
 _LOG_INTERVAL_S = 60.0
@@ -141,7 +145,7 @@ class StoreDriver:
         every = self.tasks.every
         self._periodic = [
             every(log_s, partial(self._flush_periodically, log_s, thorough=False), "flush of the log"),
-            every(queue_s, partial(self._flush_periodically, queue_s, thorough=True), "flush of all files"),
+            every(queue_s, partial(self._flush_all_periodically, queue_s), "flush of all files"),
             every(lambda: config.retention.interval_ms / 1000, self._clean_periodically, "retention"),
             every(monitor_s, partial(self._monitor, self._loop.time, monitor_s), "monitor"),
         ]
@@ -470,6 +474,13 @@ class StoreDriver:
             self._report_failure()
         finally:
             self._saving_flushed_offset = None
+
+    async def _flush_all_periodically(self, interval_s: float) -> float:
+        """Flush all files; return the pause before the next flush."""
+        clock = asyncio.get_running_loop().time
+        begin = clock()
+        await self._flush_periodically(interval_s, thorough=True)
+        return max(interval_s, min(_PAUSE_FACTOR * (clock() - begin), _PAUSE_MAX_S))
 
     async def _flush_periodically(self, interval_s: float, *, thorough: bool) -> None:
         if self.store.failure is not None or (not thorough and self._can_skip_flush()):

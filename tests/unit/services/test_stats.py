@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,16 @@ def test_idle_topics_cost_a_sample_little() -> None:
     counter = stats.find(TOPIC_PUT_NUMS, "topic-1")
     assert counter is not None
     assert counter.is_settled
+
+
+def test_the_garbage_collector_scans_no_counters() -> None:
+    """A full collection with the counters of many thousand topics would stop the event loop."""
+    stats = BrokerStats("cluster")
+    topics = [f"T{number}" for number in range(100)]
+    stats.sample(0, [])
+    gc.collect()
+    before = len(gc.get_objects())
+    for at_s in (10, 20, 700):
+        stats.sample(at_s * 1000, [(topic, at_s, at_s) for topic in topics])
+    gc.collect()
+    assert len(gc.get_objects()) - before < len(topics) / 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 from rocketpy_broker.store import ConsumeQueueConfig, MessageStore
@@ -73,6 +74,25 @@ def test_handles_and_bytes_of_a_start(tmp_path: Path) -> None:
     store.flush(thorough=True)
     assert check_store(store).problems == []
     store.close()
+
+
+def test_the_garbage_collector_scans_few_objects_of_a_queue(tmp_path: Path) -> None:
+    """It scanned 16 per queue; with 20,000 queues a full collection stopped the event loop for 89 ms."""
+    with MessageStore(small_config(tmp_path)) as store:
+        put(store, 0, queue_id=QUEUES)
+        store.flush(thorough=True)
+        before = scanned_objects()
+        for number in range(2 * QUEUES):
+            put(store, number, topic=f"T{number % 10}", queue_id=number % QUEUES)
+            if number % QUEUES == 0:
+                store.flush(thorough=True)
+        store.dispatch()  # some units are in memory, others in files
+        assert scanned_objects() - before < 2.5 * QUEUES
+
+
+def scanned_objects() -> int:
+    gc.collect()
+    return len(gc.get_objects())
 
 
 def test_reading_many_queues_keeps_few_files_open(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -527,6 +529,46 @@ async def test_the_loop_flushes_no_queue(tmp_path: Path) -> None:
     assert again.open().clean
     assert [again.max_offset_in_queue("T", queue_id) for queue_id in range(200)] == [3] * 200
     again.close()
+
+
+class SlowDisk(OsDisk):
+    """Flushes of consume queues take 5 ms. times: of these, in seconds."""
+
+    def __init__(self) -> None:
+        self.queue_handles: set[int] = set()
+        self.times: list[float] = []
+
+    def create(self, path: Path, size: int) -> int:
+        """See `Disk`."""
+        handle = super().create(path, size)
+        if "consumequeue" in path.parts:
+            self.queue_handles.add(handle)
+        return handle
+
+    def fdatasync(self, handle: int) -> None:
+        """See `Disk`."""
+        super().fdatasync(handle)
+        if handle in self.queue_handles:
+            time.sleep(0.005)
+            self.times.append(time.monotonic())
+
+
+async def test_flushes_of_queues_take_a_small_part_of_the_time(tmp_path: Path) -> None:
+    """With 20,000 queues, flushes took a third of the broker's processor time."""
+    disk = SlowDisk()
+    flush = FlushConfig(consume_queue_interval_ms=1)
+    store = MessageStore(small_config(tmp_path, flush=flush), disk=disk)
+    driver = StoreDriver(store)
+    await driver.start()
+    for _ in range(2):
+        for queue_id in range(4):
+            store.put_message(message(1, queue_id=queue_id))
+        await driver.flush()
+        store.dispatch()
+        await until(lambda: store.checkpoint.dispatched_offset == store.max_physical_offset)
+    await driver.close()
+    pauses = sorted(after - before for before, after in itertools.pairwise(disk.times[:8]))
+    assert pauses[-1] > 10 * 0.005, "the second flush came too early"
 
 
 async def test_a_flush_of_many_queues_lets_others_run(
