@@ -149,6 +149,8 @@ class Cleaner:
         self._queues_cleaned_at = -1
         self.is_requested = False
         """Whether expired files are deleted at any hour, until there are none."""
+        self.on_deletion: Callable[[], None] = lambda: None
+        """Called by each pass that deletes files of the log, if any have expired."""
         self._is_stuck = False
         """Whether files of any age should be deleted but none can be. A change to True is logged."""
         self._chosen: list[Deletion] = []
@@ -172,6 +174,7 @@ class Cleaner:
         decision = decide(self._config, use, now_ms, is_requested=self.is_requested)
         self._reject_if_full(decision, use)
         if decision.reason:
+            self.on_deletion()
             yield from self._choose_log_files(decision, now_ms)
         yield from self._take_queue_and_index_files()
         steps, self._chosen = self._chosen, []

@@ -143,9 +143,12 @@ class StoreDriver:
         self._is_running = True
         self._monitored_s = self._sampled_s = self._loop.time()
         every = self.tasks.every
+        flushing_all = every(queue_s, partial(self._flush_all_periodically, queue_s), "flush of all files")
+        # Only files below the checkpoint are deleted, and a flush of all files saves it.
+        self.cleaner.on_deletion = flushing_all.wake
         self._periodic = [
+            flushing_all,
             every(log_s, partial(self._flush_periodically, log_s, thorough=False), "flush of the log"),
-            every(queue_s, partial(self._flush_all_periodically, queue_s), "flush of all files"),
             every(lambda: config.retention.interval_ms / 1000, self._clean_periodically, "retention"),
             every(monitor_s, partial(self._monitor, self._loop.time, monitor_s), "monitor"),
         ]

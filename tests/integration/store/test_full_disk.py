@@ -135,6 +135,7 @@ async def test_forced_deletion_is_the_operators_choice(
         while log_bytes(root) < 6 << 20:
             assert not await send_until_refused(producer, sent, 500)
         assert not store.min_physical_offset
+        await until(lambda: store.checkpoint.dispatched_offset == store.max_physical_offset)
         fill(small_disk / "other")
         await until(lambda: store.min_physical_offset > 0)
         lost = store.stats.forced_messages
