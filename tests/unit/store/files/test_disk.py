@@ -103,7 +103,7 @@ def test_a_store_file_has_its_name_only_at_full_length(tmp_path: Path, make: str
             super().extend(handle, size)
 
     if make == "log file":
-        file = MappedFile(Watched(), tmp_path, 0, 1000)
+        file = MappedFile(Watched(), str(tmp_path), 0, 1000)
         file.create()
         file.close()
     else:
