@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import os
@@ -21,6 +22,8 @@ log: Final = logging.getLogger("rocketpy.client")
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_CLEAN_UP_S: Final = 3.0
+"""How long Ctrl-C waits for the clean-up of the interrupted call; another one ends the wait."""
 _calling_thread: Final = ContextVar[threading.Thread]("calling_thread")
 
 
@@ -68,7 +71,7 @@ class LoopThread:
                 return
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run a coroutine and wait for its result. Ctrl-C while waiting cancels it.
+        """Run a coroutine and wait for its result. Ctrl-C cancels it, and waits until it has ended.
 
         Raises UsageError in the background thread, ClientClosed in a forked child, and TimeoutError after
         `timeout_s`.
@@ -88,8 +91,19 @@ class LoopThread:
         try:
             return future.result(timeout_s)
         except BaseException:  # Ctrl-C, the timeout, or the coroutine's own error
-            future.cancel()
+            if future.cancel() and timeout_s is None:
+                self._wait_for_end(work)
             raise
+
+    def _wait_for_end(self, work: Coroutine[Any, Any, object]) -> None:
+        """Wait until a cancelled coroutine has cleaned up; otherwise it could meet the caller's next call."""
+
+        async def wait() -> None:
+            if running := [task for task in asyncio.all_tasks() if task.get_coro() is work]:
+                await asyncio.wait(running)
+
+        with contextlib.suppress(TimeoutError):
+            self.submit(wait()).result(_CLEAN_UP_S)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine and return the future of its result. Raises ClientClosed in a forked child."""
