@@ -71,8 +71,9 @@ class Message:
         deliver_at: When consumers get the message, with a time zone; a time in the past is now. `deliver_at`,
             `delay` and `delay_level` exclude each other.
         delay: How long after the broker has stored it consumers get the message. `deliver_at` and `delay`
-            need a broker with timers, such as one of RocketMQ 5, which limits them (`timerMaxDelaySec`). To
-            one of RocketMQ 4.x, `send` gives a delay the level of exactly this length, and refuses others.
+            need a broker with timers, rocketpy's or one of RocketMQ 5, which limits them
+            (`timerMaxDelaySec`). To one of RocketMQ 4.x, `send` gives a delay the level of exactly this
+            length, and refuses others.
         delay_level: 0 for no delay, else a level of the broker (`messageDelayLevel`): 1 to 18 are 1 s to 2 h
             in the default table. A producer refuses higher levels (`ProducerConfig.max_delay_level`), since
             brokers treat them as their last. `DelayLevels` converts a timedelta to a level.

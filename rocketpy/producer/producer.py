@@ -413,7 +413,7 @@ class Producer(AdminApi):
         """Take a message back that is not due yet: consumers will not get it.
 
         The call can be repeated. A message that is due within the next second may be delivered nevertheless.
-        Brokers of RocketMQ 5 also accept the handle of a message that they do not have.
+        Brokers of RocketMQ 5 also accept the handle of a message that they do not have; rocketpy's refuse it.
 
         Args:
             topic: The topic of the message.

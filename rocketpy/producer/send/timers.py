@@ -74,7 +74,7 @@ class BrokerTimers:
             wanted = f"property {find_timer(properties)}" if delay is None else f"delay {delay}"
         raise MessageInvalid(
             f"{text}and no delay level for {wanted}: {_choices(levels, left)}; set delay_level to one of "
-            "them, or use a broker with timers, such as one of RocketMQ 5"
+            "them, or use a broker with timers: rocketpy's, or one of RocketMQ 5"
         )
 
     def _version_known(self, then: OpenCallback, error: RocketError | None) -> None:

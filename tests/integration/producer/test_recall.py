@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rocketpy import ClientConfig, Message, Producer
+from rocketpy import ClientConfig, Message, Outcome, Producer, PullConsumer
 from rocketpy import sync as blocking
 from rocketpy.errors import BrokerError, ClientClosed, MessageInvalid, RouteNotFound, TopicInvalid
 from rocketpy.protocol.codes import RequestCode, ResponseCode
@@ -15,8 +15,10 @@ from rocketpy.protocol.headers import RecallMessageRequestHeader, RecallMessageR
 from rocketpy.protocol.message.recall_handle import RecallHandle
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
+from rocketpy_broker import EmbeddedCluster
 from tests.integration.producer.test_timers import Broker4, Broker5
 from tests.integration.sdk_peers import Names
+from tests.waiting import until
 
 LATER_MS = 4_000_000_000_000
 HANDLE = RecallHandle("T", "a", LATER_MS, "7F0000010A0B18B4AAC21E5F4B2D0000").encode()
@@ -155,3 +157,60 @@ async def test_a_blocking_producer_recalls() -> None:
 
         assert await asyncio.to_thread(use) == "7F0000010A0B18B4AAC21E5F4B2D0000"
     assert len(broker.recalls()) == len(broker.sent()) == 1
+
+
+# -- with rocketpy's broker -----------------------------------------------------------------------
+
+
+async def test_a_recalled_message_is_not_delivered(cluster: EmbeddedCluster) -> None:
+    """The whole way: send, take back, and what consumers get."""
+    store = cluster.brokers[0].store
+    async with Producer("g", cluster.namesrv_address) as sending:
+        await sending.create_topic("R", 1)
+        kept = await sending.send(Message("R", b"kept", delay=timedelta(seconds=1.2)))
+        result = await sending.send(Message("R", b"recalled", delay=timedelta(seconds=1.2)))
+        assert result.recall_handle is not None
+        assert kept.recall_handle is not None
+        assert await sending.recall("R", result.recall_handle) == result.message_id
+        end = await sending.send(Message("R", b"end", deliver_at=datetime.now(UTC) + timedelta(seconds=2.2)))
+        await until(lambda: store.max_offset_in_queue("R", 0) == 2)
+        with pytest.raises(BrokerError, match=r"code 604: recall failed, .* due.*; the message was due at "):
+            await sending.recall("R", kept.recall_handle)
+        now = await sending.send(Message("R", b"now", deliver_at=datetime(2020, 1, 1, tzinfo=UTC)))
+        assert (now.recall_handle, now.queue_offset) == (None, 2)
+    async with PullConsumer("readers", cluster.namesrv_address) as reader:
+        found = (await reader.pull(end.queue, 0)).messages
+    assert [message.body for message in found] == [b"kept", b"end", b"now"]
+    for message in found[:2]:
+        assert message.deliver_at is not None
+        assert message.store_timestamp >= message.deliver_at.timestamp() * 1000 - 1
+
+
+async def test_our_broker_says_why_it_refuses(cluster: EmbeddedCluster) -> None:
+    """A caller could not tell an unknown message from a broker without recall."""
+    async with Producer("g", cluster.namesrv_address) as sending:
+        result = await sending.send(Message("T", b"x", delay=timedelta(hours=1)))
+        assert result.recall_handle is not None
+        other = RecallHandle.decode(result.recall_handle)._replace(message_id="7F" * 16)
+        with pytest.raises(BrokerError, match="there is no message 7F7F"):
+            await sending.recall("T", other.encode())
+        with pytest.raises(MessageInvalid, match="is of a message of topic T, not of U"):
+            await sending.recall("U", result.recall_handle)
+        with pytest.raises(
+            BrokerError, match=r"max delay 259200000ms .*; choose an earlier time, or raise "
+        ) as far:
+            await sending.send(Message("T", b"x", delay=timedelta(days=3, milliseconds=100)))
+        assert (far.value.code, far.value.outcome) == (ResponseCode.MESSAGE_ILLEGAL, Outcome.NOT_SENT)
+
+
+async def test_our_broker_without_timers_has_levels() -> None:
+    """timerWheelEnable=false: a message would come at once, or the error not say what is possible."""
+    disabled = EmbeddedCluster(settings={"timerWheelEnable": "false"})
+    async with disabled as cluster, Producer("g", cluster.namesrv_address) as sending:
+        level = await sending.send(Message("T", b"x", delay=timedelta(minutes=1)))
+        past = await sending.send(Message("T", b"x", deliver_at=datetime(2020, 1, 1, tzinfo=UTC)))
+        assert (level.recall_handle, past.recall_handle) == (None, None)
+        with pytest.raises(MessageInvalid, match=r"has no timers, .*; the nearest is 5 \(1m\)"):
+            await sending.send(Message("T", b"x", delay=timedelta(seconds=61)))
+        with pytest.raises(MessageInvalid, match="has no timers, so no message can be taken back"):
+            await sending.recall("T", RecallHandle("T", "broker-a", LATER_MS, "id").encode())
