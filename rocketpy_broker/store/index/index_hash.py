@@ -36,6 +36,8 @@ def key_hashes(topic_hashes: Sequence[int], keys: Sequence[bytes]) -> list[int]:
 
     topic_hashes: Java's hash of `topic#` for each key. keys: UTF-8; not empty.
     """
+    if len(keys) < _TOGETHER_MIN:
+        return list(map(key_hash, topic_hashes, keys))
     hashes = [0] * len(keys)
     by_length: defaultdict[int, list[int]] = defaultdict(list)
     for place, length in enumerate(map(len, keys)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from rocketpy.native import has_native_form
@@ -101,7 +101,7 @@ def read_log_fields(
     steps: list[tuple[int, int, int]] = []
     queues: dict[tuple[bytes, int], _Queue] = {}
     opened: list[_Queue] = []
-    indexed: list[tuple[int, bytes, int, int]] = []
+    indexed: list[Any] = []
     unpack, pack_unit, stop = _HEAD.unpack_from, UNIT.pack, len(data)
     topic_field, topic_bytes, topic, topic_hash = b"\0", 1, b"", 0
     while stop - position >= FIXED_BYTES:
@@ -145,16 +145,18 @@ def read_log_fields(
                     break
                 queue = queues[topic, queue_id] = _Queue(topic, queue_id, queue_offset, offset, until)
                 opened.append(queue)
-            code = _tags_code(topic, tags, properties, time, delays_ms)
+            is_delayed = topic == _SCHEDULE_TOPIC
+            code = _tags_code(topic, tags, properties, time, delays_ms) if is_delayed else _utf8_hash(tags)
             queue.units.append(pack_unit(offset, size, code))
             queue.next_offset += 1
             queue.end = record_end
             queue.size += size
         if (unique_key or keys) and sys_flag & _ROLLBACK != _ROLLBACK:
             if unique_key:
-                indexed.append((topic_hash, unique_key, offset, time))
-            if keys:
-                indexed += [(topic_hash, key, offset, time) for key in keys.split(b" ") if key]
+                indexed += (topic_hash, unique_key, offset, time)
+            for key in keys.split(b" ") if keys else ():
+                if key:
+                    indexed += (topic_hash, key, offset, time)
         if not count:
             begin, first_ms = offset, time
         elif time < last_ms:
@@ -164,12 +166,14 @@ def read_log_fields(
     return position, count, begin, end, first_ms, last_ms, steps, units, _rows(indexed)
 
 
-def _rows(indexed: list[tuple[int, bytes, int, int]]) -> bytes:
-    """Return rows of the index. indexed: hash of `topic#`, key, and offset and time (ms) of its record."""
-    if not indexed:
-        return b""
-    topic_hashes, keys, offsets, times = zip(*indexed, strict=True)
-    return b"".join(map(ROW.pack, key_hashes(topic_hashes, keys), offsets, times))
+def _rows(indexed: list[Any]) -> bytes:
+    """Return rows of the index.
+
+    indexed: for each key the hash of `topic#`, the key, and offset and time (ms) of its record, in one flat
+    list, since the garbage collector would visit many tuples.
+    """
+    hashes = key_hashes(indexed[::4], indexed[1::4])
+    return b"".join(map(ROW.pack, hashes, indexed[2::4], indexed[3::4]))
 
 
 class _Queue:
@@ -204,7 +208,8 @@ def fields_of(view: RecordView, delays_ms: list[int]) -> LogFields:
     rows = b""
     if view.sys_flag & _ROLLBACK != _ROLLBACK:
         topic_hash = _topic_hash(topic)
-        rows = _rows([(topic_hash, key, offset, time) for key in (unique_key, *keys.split(b" ")) if key])
+        present = [key for key in (unique_key, *keys.split(b" ")) if key]
+        rows = _rows([value for key in present for value in (topic_hash, key, offset, time)])
     return LogFields(view.size, 1, offset, end, time, time, [], queues, rows)
 
 
@@ -228,7 +233,7 @@ def _tags_code(topic: bytes, tags: bytes, properties: bytes, timestamp: int, del
         level = _level(find(properties, _DELAY))
         if level > 0 and delays_ms:
             return timestamp + delays_ms[min(level, len(delays_ms)) - 1]
-    return _utf8_hash(tags) if tags else 0
+    return _utf8_hash(tags)
 
 
 def _level(text: bytes | None) -> int:
