@@ -1,5 +1,5 @@
-//! The records of a batch: the native form of `rocketpy_broker/store/log/batch_records.py` and of
-//! `has_property` in `rocketpy/protocol/message/batch.py`.
+//! Records of messages: the native form of `rocketpy_broker/store/log/batch_records.py`, of `has_property` in
+//! `rocketpy/protocol/message/batch.py` and of `encode_record` in `rocketpy/protocol/message/record.py`.
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -48,6 +48,134 @@ pub fn has_property(data: &[u8], names: &Bound<'_, PyTuple>) -> PyResult<Option<
     Ok(elements(data).map(|all| all.iter().any(|element| has_any(element.properties))))
 }
 
+/// The fields of a record that all messages of a batch share.
+struct Shared<'a> {
+    topic: &'a [u8],
+    queue_id: i32,
+    sys_flag: i32,
+    born_timestamp: i64,
+    born_host: &'a [u8],
+    store_timestamp: i64,
+    store_host: &'a [u8],
+    reconsume_times: i32,
+}
+
+impl<'a> Shared<'a> {
+    /// Returns `None` for a number that does not fit, a topic that is too long, or a host of another length
+    /// than the system flag says.
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        topic: &'a [u8],
+        queue_id: Fitting<i32>,
+        sys_flag: Fitting<i32>,
+        born_timestamp: Fitting<i64>,
+        born_host: &'a [u8],
+        store_timestamp: Fitting<i64>,
+        store_host: &'a [u8],
+        reconsume_times: Fitting<i32>,
+    ) -> Option<Self> {
+        let sys_flag = sys_flag.0?;
+        let host_bytes = |bit| if sys_flag & bit == 0 { 8 } else { 20 };
+        let fits = topic.len() <= MAX_TOPIC_BYTES
+            && born_host.len() == host_bytes(0x10)
+            && store_host.len() == host_bytes(0x20);
+        fits.then_some(Shared {
+            topic,
+            queue_id: queue_id.0?,
+            sys_flag,
+            born_timestamp: born_timestamp.0?,
+            born_host,
+            store_timestamp: store_timestamp.0?,
+            store_host,
+            reconsume_times: reconsume_times.0?,
+        })
+    }
+
+    /// Size of a record with an empty body and no properties.
+    fn fixed_bytes(&self) -> usize {
+        FIXED_BYTES - 16 + self.topic.len() + self.born_host.len() + self.store_host.len()
+    }
+
+    /// Appends the record of a message; `None` if its properties are too long, or the record is.
+    fn write(
+        &self,
+        records: &mut Vec<u8>,
+        message: &Element,
+        queue_offset: i64,
+        position: i64,
+        prepared_transaction_offset: i64,
+    ) -> Option<()> {
+        let Element { flag, body, properties } = message;
+        if properties.len() > MAX_PROPERTIES_BYTES {
+            return None;
+        }
+        let size = i32::try_from(self.fixed_bytes() + body.len() + properties.len()).ok()?;
+        records.extend_from_slice(&size.to_be_bytes());
+        records.extend_from_slice(&MAGIC.to_be_bytes());
+        records.extend_from_slice(&body_crc(body).to_be_bytes());
+        records.extend_from_slice(&self.queue_id.to_be_bytes());
+        records.extend_from_slice(flag);
+        records.extend_from_slice(&queue_offset.to_be_bytes());
+        records.extend_from_slice(&position.to_be_bytes());
+        records.extend_from_slice(&self.sys_flag.to_be_bytes());
+        records.extend_from_slice(&self.born_timestamp.to_be_bytes());
+        records.extend_from_slice(self.born_host);
+        records.extend_from_slice(&self.store_timestamp.to_be_bytes());
+        records.extend_from_slice(self.store_host);
+        records.extend_from_slice(&self.reconsume_times.to_be_bytes());
+        records.extend_from_slice(&prepared_transaction_offset.to_be_bytes());
+        records.extend_from_slice(&(body.len() as i32).to_be_bytes());
+        records.extend_from_slice(body);
+        records.push(self.topic.len() as u8);
+        records.extend_from_slice(self.topic);
+        records.extend_from_slice(&(properties.len() as u16).to_be_bytes());
+        records.extend_from_slice(properties);
+        Some(())
+    }
+}
+
+/// Parameters: see the Python form.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+pub fn encode_record<'py>(
+    py: Python<'py>,
+    topic: &[u8],
+    queue_id: Fitting<i32>,
+    flag: Fitting<i32>,
+    queue_offset: Fitting<i64>,
+    physical_offset: Fitting<i64>,
+    sys_flag: Fitting<i32>,
+    born_timestamp: Fitting<i64>,
+    born_host: &[u8],
+    store_timestamp: Fitting<i64>,
+    store_host: &[u8],
+    reconsume_times: Fitting<i32>,
+    prepared_transaction_offset: Fitting<i64>,
+    body: &[u8],
+    properties: &[u8],
+) -> Option<Bound<'py, PyBytes>> {
+    let shared = Shared::new(
+        topic,
+        queue_id,
+        sys_flag,
+        born_timestamp,
+        born_host,
+        store_timestamp,
+        store_host,
+        reconsume_times,
+    )?;
+    let message = Element { flag: &flag.0?.to_be_bytes(), body, properties };
+    let mut record = Vec::with_capacity(shared.fixed_bytes() + body.len() + properties.len());
+    shared.write(
+        &mut record,
+        &message,
+        queue_offset.0?,
+        physical_offset.0?,
+        prepared_transaction_offset.0?,
+    )?;
+    Some(PyBytes::new(py, &record))
+}
+
 /// Parameters: see the Python form.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
@@ -66,49 +194,29 @@ pub fn batch_records<'py>(
     reconsume_times: Fitting<i32>,
     size_max: Fitting<usize>,
 ) -> Option<(Bound<'py, PyBytes>, Vec<i64>)> {
-    let (queue_id, queue_offset, position) = (queue_id.0?, queue_offset.0?, position.0?);
-    let (sys_flag, born_timestamp, store_timestamp) = (sys_flag.0?, born_timestamp.0?, store_timestamp.0?);
-    let (reconsume_times, size_max) = (reconsume_times.0?, size_max.0?);
-    let host_bytes = |bit| if sys_flag & bit == 0 { 8 } else { 20 };
-    if topic.len() > MAX_TOPIC_BYTES
-        || born_host.len() != host_bytes(0x10)
-        || store_host.len() != host_bytes(0x20)
-    {
-        return None;
-    }
+    let size_max = size_max.0?;
+    let shared = Shared::new(
+        topic,
+        queue_id,
+        sys_flag,
+        born_timestamp,
+        born_host,
+        store_timestamp,
+        store_host,
+        reconsume_times,
+    )?;
+    let (queue_offset, position) = (queue_offset.0?, position.0?);
     let encode = || {
-        let fixed = FIXED_BYTES - 16 + topic.len() + born_host.len() + store_host.len();
         let elements = elements(data)?;
-        let mut records = Vec::with_capacity(data.len() + elements.len() * fixed);
+        let mut records = Vec::with_capacity(data.len() + elements.len() * shared.fixed_bytes());
         let mut positions = Vec::with_capacity(elements.len());
         for (element, number) in elements.iter().zip(queue_offset..) {
-            let Element { flag, body, properties } = element;
-            if properties.len() > MAX_PROPERTIES_BYTES || properties.contains(&0) {
+            let at = position.checked_add(records.len() as i64)?;
+            if element.properties.contains(&0) {
                 return None;
             }
-            let size = i32::try_from(fixed + body.len() + properties.len()).ok()?;
-            let at = position.checked_add(records.len() as i64)?;
             positions.push(at);
-            records.extend_from_slice(&size.to_be_bytes());
-            records.extend_from_slice(&MAGIC.to_be_bytes());
-            records.extend_from_slice(&body_crc(body).to_be_bytes());
-            records.extend_from_slice(&queue_id.to_be_bytes());
-            records.extend_from_slice(flag);
-            records.extend_from_slice(&number.to_be_bytes());
-            records.extend_from_slice(&at.to_be_bytes());
-            records.extend_from_slice(&sys_flag.to_be_bytes());
-            records.extend_from_slice(&born_timestamp.to_be_bytes());
-            records.extend_from_slice(born_host);
-            records.extend_from_slice(&store_timestamp.to_be_bytes());
-            records.extend_from_slice(store_host);
-            records.extend_from_slice(&reconsume_times.to_be_bytes());
-            records.extend_from_slice(&0i64.to_be_bytes()); // prepared transaction offset
-            records.extend_from_slice(&(body.len() as i32).to_be_bytes());
-            records.extend_from_slice(body);
-            records.push(topic.len() as u8);
-            records.extend_from_slice(topic);
-            records.extend_from_slice(&(properties.len() as u16).to_be_bytes());
-            records.extend_from_slice(properties);
+            shared.write(&mut records, element, number, at, 0)?;
         }
         (records.len() <= size_max).then_some((records, positions))
     };

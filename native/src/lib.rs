@@ -38,7 +38,7 @@ mod rocketpy_native {
     #[pymodule_export]
     use super::arrow::{property_buffers, record_parts, record_starts};
     #[pymodule_export]
-    use super::batch::{batch_records, has_property};
+    use super::batch::{batch_records, encode_record, has_property};
     #[pymodule_export]
     use super::index_entries::link_entries;
     #[pymodule_export]

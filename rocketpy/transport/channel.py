@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 
 from rocketpy.errors import ConnectionLost, InvariantError, Outcome, RocketError
 from rocketpy.protocol.codes import ResponseCode
-from rocketpy.protocol.remoting.command import Command, encode_command, encode_command_head
+from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command, encode_command, encode_command_head
 from rocketpy.protocol.remoting.connection import Connection, Waiter
 from rocketpy.protocol.remoting.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
@@ -251,8 +251,11 @@ class Channel(StreamProtocol):
     def reply(self, response: Command | bytes) -> None:
         """Send the response to a request for which `Endpoint.handle` returned None; dropped when closed."""
         self._unanswered -= 1
-        for part in self._parts(response):
-            self.write(part)
+        if isinstance(response, bytes):
+            self.write(response)
+        else:
+            for part in self._parts(response):
+                self.write(part)
         if self._reading_paused:
             self._update_reading()
 
@@ -495,7 +498,7 @@ class Channel(StreamProtocol):
 
     def _handle(self, request: Command) -> None:
         response = self.run_handler(request, self._endpoint.handle)
-        if request.is_oneway:
+        if request.flag & FLAG_ONEWAY:  # faster than `is_oneway`
             return
         if response is None:
             self._unanswered += 1

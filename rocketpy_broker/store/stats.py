@@ -61,9 +61,11 @@ class StoreStats:
 
     def count_run(self, pieces: Sequence[LogPiece], taken_ms: int, waiting: int) -> None:
         """Count the messages of one write. waiting: records that then wait for dispatch."""
-        count = sum(piece.records for piece in pieces)
+        count = 0
+        for piece in pieces:
+            count += piece.records
+            self.put_bytes += piece.end - piece.begin
         self.put_times += count
-        self.put_bytes += sum(piece.end - piece.begin for piece in pieces)
         self.dispatch_waiting_max = max(self.dispatch_waiting_max, waiting)
         if taken_ms <= 0:  # nearly always
             self.times_by_duration[0] += count

@@ -169,9 +169,9 @@ def queue_offset_not_rolled_back() -> Iterator[None]:
     """A refused message leaves a hole in its queue (#6570)."""
     original = CommitLog._roll_back
 
-    def undo(self: CommitLog, first: MappedFile, data: bytes) -> None:
+    def undo(self: CommitLog, parts: Any) -> None:
         self._first_offsets = {}
-        original(self, first, data)
+        original(self, parts)
 
     with patch.object(CommitLog, "_roll_back", undo):
         yield
@@ -190,7 +190,7 @@ def blank_record_missing_at_the_files_end() -> Iterator[None]:
     original = CommitLog.write_out
 
     def write_out(self: CommitLog) -> list[LogPiece]:
-        self._sealed = [part._replace(blank=b"") for part in self._sealed]
+        self._sealed = [(file, piece, b"") for file, piece, _ in self._sealed]
         return original(self)
 
     with patch.object(CommitLog, "write_out", write_out):

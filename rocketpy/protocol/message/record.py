@@ -199,6 +199,7 @@ def record_size(body_bytes: int, topic_bytes: int, properties_bytes: int, sys_fl
     return size
 
 
+@has_native_form
 def encode_record(
     topic: bytes,
     queue_id: int,
@@ -214,6 +215,7 @@ def encode_record(
     prepared_transaction_offset: int,
     body: bytes,
     properties: bytes,
+    /,
 ) -> bytes:
     """Encode one record, with the CRC of its body.
 

@@ -13,7 +13,7 @@ Source: RocketMQ CommitLog, DefaultAppendMessageCallback.
 from __future__ import annotations
 
 import logging
-from typing import Final, NamedTuple
+from typing import Final
 
 from rocketpy.errors import MessageInvalid, MessageTooLarge, StoreDamaged, StoreError
 from rocketpy.protocol.message.properties import MAX_PROPERTIES_BYTES
@@ -56,20 +56,6 @@ _READ_BYTES: Final = 1024
 _new_receipt = tuple.__new__  # faster than AppendReceipt(...): see tools/bench/store_append.py
 
 
-class _Sealed(NamedTuple):
-    """A part of the run that ends a file."""
-
-    file: MappedFile
-    data: bytes
-    """The records."""
-    blank: bytes
-    """Start of the blank record; empty without room for one."""
-    records: int
-    """Number of records."""
-    stored_ms: int
-    """Store timestamp of the last record."""
-
-
 class CommitLog(MessageLog):
     """The commit log of a store: appends records, and reads them by physical offset."""
 
@@ -92,8 +78,10 @@ class CommitLog(MessageLog):
         """Queue offset of the first message of the run in each of its queues."""
         self._stored_ms = 0
         """Store timestamp of the last record of the run."""
-        self._sealed: list[_Sealed] = []
-        """Parts of the run that end a file."""
+        self._begin = 0
+        """Physical offset of the first of these records."""
+        self._sealed: list[tuple[MappedFile, LogPiece, bytes]] = []
+        """Parts of the run that end a file, and the start of the blank record that fills its rest."""
         self._position = 0
         """Physical offset of the next record."""
         self._limit = 0
@@ -155,9 +143,9 @@ class CommitLog(MessageLog):
 
     def _resume(self, last: MappedFile | None) -> None:
         if last is None:
-            self._position = self._limit = 0
+            self._position = self._begin = self._limit = 0
         else:
-            self._position = last.start + last.wrote
+            self._position = self._begin = last.start + last.wrote
             self._limit = last.end - MIN_BLANK_BYTES
 
     def finish(self) -> None:
@@ -184,7 +172,7 @@ class CommitLog(MessageLog):
     def max_offset(self) -> int:
         """Offset just after the last written record."""
         if self._sealed:  # the run added a file, which is not part of the log before `write_out`
-            file = self._sealed[0].file
+            file, _, _ = self._sealed[0]
             return file.start + file.wrote
         return self.files.max_offset
 
@@ -294,9 +282,8 @@ class CommitLog(MessageLog):
         if last is not None:
             rest = last.end - self._position
             blank = encode_blank_start(rest) if rest >= MIN_BLANK_BYTES else b""
-            self._sealed.append(_Sealed(last, b"".join(self._run), blank, self._count, self._stored_ms))
-            self._run, self._count = [], 0
-        self._position = next_file.start
+            self._sealed.append((last, self._take_piece(), blank))
+        self._position = self._begin = next_file.start
         self._limit = next_file.end - MIN_BLANK_BYTES
 
     # -- writing ---------------------------------------------------------------------------------
@@ -308,58 +295,51 @@ class CommitLog(MessageLog):
         run is rolled back and none of it is stored. If the rollback fails too, `rollback_error` is set: no
         write is allowed before a recovery, which may find records of the run.
         """
-        if not self._run and not self._sealed:
+        parts = self._sealed
+        if self._run:
+            parts = [*parts, (self.files.mapped_files[-1], self._take_piece(), b"")]
+        if not parts:
             return []
-        last = self.files.last
-        data = self._run[0] if len(self._run) == 1 else b"".join(self._run)
-        begun = last if self._run else None
-        writes = [(part.file, part.data + part.blank) for part in self._sealed]
-        if begun is not None:
-            writes.append((begun, data))
         try:
-            for file, written in writes:
-                file.write(file.wrote, written)
+            for file, piece, blank in parts:
+                data = piece.data or b""
+                file.write(file.wrote, data + blank if blank else data)
         except StoreError:
             try:
-                self._roll_back(*writes[0])
+                self._roll_back(parts)
             except StoreError as failure:
                 self.rollback_error = failure
             raise
-        queues = tuple(self._first_offsets)
-        pieces = []
-        for file, sealed, _, records, stored_ms in self._sealed:
-            if records:
-                begin = file.start + file.wrote
-                pieces.append(LogPiece(begin, begin + len(sealed), records, stored_ms, queues, sealed))
+        for file, _, _ in self._sealed:
             file.wrote = file.size
-        if begun is not None:
-            begin, end = begun.start + begun.wrote, self._position
-            pieces.append(LogPiece(begin, end, self._count, self._stored_ms, queues, data))
-            begun.wrote += len(data)
-        self._clear_run()
+        pieces = [piece for _, piece, _ in parts if piece.records]
+        if len(parts) > len(self._sealed):
+            file, piece, _ = parts[-1]
+            file.wrote = piece.end - file.start
+        self._first_offsets, self._sealed = {}, []
         if pieces:
             self.last_store_timestamp = pieces[-1].stored_ms
             self.tail.advance(self._position)
         return pieces
 
-    def _clear_run(self) -> None:
-        self._run, self._count = [], 0
-        self._first_offsets = {}
-        self._sealed = []
+    def _take_piece(self) -> LogPiece:
+        """Return the records of the run that are for the last file, and begin anew."""
+        run, begin, end, count = self._run, self._begin, self._position, self._count
+        self._run, self._begin, self._count = [], end, 0
+        data = run[0] if len(run) == 1 else b"".join(run)
+        return LogPiece(begin, end, count, self._stored_ms, tuple(self._first_offsets), data)
 
-    def _roll_back(self, first: MappedFile, data: bytes) -> None:
-        """Reset the queue offsets to those before the run, and zero bytes that may have reached the files.
-
-        first, data: the first write of the run.
-        """
+    def _roll_back(self, parts: list[tuple[MappedFile, LogPiece, bytes]]) -> None:
+        """Reset the queue offsets to those before the run, and zero bytes that may have reached the files."""
         for cursor, queue_offset in self._first_offsets.items():
             cursor.next_offset = queue_offset
         added = len(self._sealed)  # the run added a file for each one that it filled
-        self._clear_run()
+        self._first_offsets, self._sealed = {}, []
         for _ in range(added):
             self.files.mapped_files.pop().delete()
         self._resume(self.files.last)
-        if first.erase(first.wrote, min(first.size, first.wrote + len(data))):
+        first, piece, blank = parts[0]
+        if first.erase(first.wrote, min(first.size, first.wrote + piece.end - piece.begin + len(blank))):
             # Without this flush, power loss could restore zeroed records behind the records of the next run.
             first.flush()
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rocketpy.errors import RocketError
 from rocketpy.native import FORMS
 from rocketpy.protocol.message.batch import encode_batch, has_property
+from rocketpy.protocol.message.record import encode_record
 from rocketpy_broker.store.log.batch_records import batch_records
 from tests.native_forms import both, needs_native
 
@@ -89,3 +90,24 @@ def test_other_types_are_an_error_and_no_panic(data: object) -> None:
         assert native is not None
         with pytest.raises(TypeError):
             native(data, *arguments)
+
+
+@given(
+    st.sampled_from([b"", b"T", b"t" * 127, b"t" * 128]),
+    st.integers(-(1 << 32), 1 << 32),
+    st.integers(-(1 << 64), 1 << 64),
+    st.sampled_from([0, 1, 0x10, 0x20, 0x30, 1 << 31]),
+    HOSTS,
+    HOSTS,
+    st.binary(max_size=20),
+    st.sampled_from([b"", b"KEYS\x01k\x02", b"a\0b", b"p" * 32767, b"p" * 32768]),
+)
+def test_both_forms_encode_the_same_record(
+    topic: bytes, small: int, large: int, sys_flag: int, born: bytes, stored: bytes, body: bytes, text: bytes
+) -> None:
+    """A log would depend on whether a package is installed."""
+    with suppress(RocketError):
+        both(encode_record)(
+            topic, small, 5, large, large, sys_flag, large, born, 7, stored, small, large, body, text
+        )
+        both(encode_record)(topic, 1, small, 2, 3, sys_flag, 4, born, large, stored, 0, 0, body, text)

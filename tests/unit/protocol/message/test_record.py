@@ -42,7 +42,7 @@ def make(*, sys_flag: int = 0, body: bytes = b"hello golden", **changes: Any) ->
         "body": body,
         "properties": PROPERTIES,
     }
-    return record.encode_record(**fields | changes)
+    return record.encode_record(*(fields | changes).values())
 
 
 def test_bytes_are_javas() -> None:
