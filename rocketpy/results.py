@@ -5,9 +5,10 @@ Source: RocketMQ SendResult, SendStatus, PullResult, PullStatus.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import msgspec
 
@@ -56,6 +57,78 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     recall_handle: str | None = None
     """For `Producer.recall`: takes a message with `deliver_at` or `delay` back before it is due. None for
     others, and from brokers that cannot do it (before RocketMQ 5.3.2)."""
+
+
+class BatchResults(Sequence[SendResult]):
+    """The results of the messages of one request, which differ only in ids and offsets.
+
+    The results are made on access: a batch of 1,000 messages often needs none of them.
+    """
+
+    __slots__ = ("_message_ids", "_offset_ids", "_whole")
+
+    def __init__(self, whole: SendResult, message_ids: Sequence[str]) -> None:
+        """whole: the response, whose `offset_message_id` has the ids of all messages, separated by commas.
+
+        message_ids: the unique ids, as many.
+        """
+        self._whole = whole
+        self._message_ids = message_ids
+        self._offset_ids: list[str] | None = None
+
+    @property
+    def status(self) -> SendStatus:
+        """The status of all messages."""
+        return self._whole.status
+
+    @property
+    def attempts(self) -> int:
+        """The number of attempts for all messages."""
+        return self._whole.attempts
+
+    def after(self, attempts: int) -> BatchResults:
+        """Return the same results with another number of attempts."""
+        return BatchResults(msgspec.structs.replace(self._whole, attempts=attempts), self._message_ids)
+
+    def __len__(self) -> int:
+        return len(self._message_ids)
+
+    @overload
+    def __getitem__(self, index: int) -> SendResult: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[SendResult]: ...
+
+    def __getitem__(self, index: int | slice) -> SendResult | list[SendResult]:
+        if isinstance(index, slice):
+            return self._results(range(len(self))[index])
+        if index == 0 and self._offset_ids is None:  # without splitting, since every batch needs this one
+            return self._result(0, self._message_ids[0], self._whole.offset_message_id.partition(",")[0])
+        (result,) = self._results((range(len(self))[index],))
+        return result
+
+    def __iter__(self) -> Iterator[SendResult]:
+        return iter(self._results(range(len(self))))
+
+    def _results(self, indexes: Sequence[int]) -> list[SendResult]:
+        if self._offset_ids is None:
+            self._offset_ids = self._whole.offset_message_id.split(",")
+        ids, offset_ids = self._message_ids, self._offset_ids
+        return [self._result(index, ids[index], offset_ids[index]) for index in indexes]
+
+    def _result(self, index: int, message_id: str, offset_id: str) -> SendResult:
+        whole = self._whole
+        return SendResult(
+            whole.status,
+            message_id,
+            offset_id,
+            whole.queue,
+            whole.queue_offset + index,
+            whole.transaction_id,
+            whole.region,
+            whole.trace_on,
+            whole.attempts,
+        )
 
 
 class Unfinished(NamedTuple):

@@ -1,5 +1,5 @@
-//! Columns of Spark's rows: the native forms of functions in
-//! `integrations/spark/pyspark_rocketmq/record_arrays.py`.
+//! Columns of Spark's rows: the native forms of functions in `record_arrays.py` (the source) and
+//! `encoded_rows.py` (the sink) in `integrations/spark/pyspark_rocketmq`.
 //!
 //! Arrays of integers go in and out as the bytes of 64-bit integers, and columns of texts as Arrow's buffers:
 //! a bitmap of validity, 32-bit offsets, and the texts.
@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
 const MAGIC: u32 = 0xDAA320A7;
@@ -275,4 +276,180 @@ pub fn property_buffers<'py>(
         buffers.extend([&columns.map_offsets, &names.offsets, &names.data, &values.offsets, &values.data]);
     }
     Some(buffers.into_iter().map(|buffer| PyBytes::new(py, buffer)).collect())
+}
+
+const ELEMENT_FIXED_BYTES: usize = 22;
+/// How a null or empty body is marked: see `bodies.py`.
+const BODY_MARK: &[u8] = b"SPARK_BODY";
+const MARKED_BODY: &[u8] = b"\0";
+/// Python creates the messages one by one if there are more names of properties.
+const NAMES_MAX: usize = 64;
+
+type Raw = PyBackedBytes;
+/// An Arrow column of texts: a bitmap of validity or None, 32-bit offsets, and the texts.
+type RawTexts = (Option<Raw>, Raw, Raw);
+
+/// A column of texts that is given.
+struct Given<'a> {
+    valid: Option<&'a [u8]>,
+    offsets: &'a [u8],
+    data: &'a [u8],
+}
+
+impl<'a> Given<'a> {
+    fn new((valid, offsets, data): &'a RawTexts) -> Self {
+        Given { valid: valid.as_deref(), offsets, data }
+    }
+
+    /// The text of a row, or None if it is null. The outer None is for offsets that are not valid.
+    fn get(&self, row: usize) -> Option<Option<&'a [u8]>> {
+        let is_null = |valid: &[u8]| valid.get(row / 8).is_none_or(|bits| bits >> (row % 8) & 1 == 0);
+        if self.valid.is_some_and(is_null) {
+            return Some(None);
+        }
+        let text = self.data.get(i32_at(self.offsets, row)?..i32_at(self.offsets, row + 1)?)?;
+        Some(Some(text))
+    }
+}
+
+/// The text of a row, or an empty one if it is null or the column is missing.
+fn text_of<'a>(column: Option<&Given<'a>>, row: usize) -> Option<&'a [u8]> {
+    Some(column.map_or(Some(None), |column| column.get(row))?.unwrap_or_default())
+}
+
+fn i32_at(numbers: &[u8], index: usize) -> Option<usize> {
+    let raw = numbers.get(4 * index..4 * index + 4)?;
+    usize::try_from(i32::from_ne_bytes(raw.try_into().ok()?)).ok()
+}
+
+/// Whether Python's `check_value` accepts a text. False for some that it accepts, too.
+fn is_value(text: &[u8]) -> bool {
+    let (mut has_separator, mut is_blank) = (false, true);
+    for byte in text {
+        has_separator |= matches!(byte, 1 | 2);
+        is_blank &= *byte <= b' ';
+    }
+    !has_separator && !is_blank && std::str::from_utf8(text).is_ok()
+}
+
+fn is_tag(text: &[u8]) -> bool {
+    is_value(text) && text[0] != b' ' && !text.ends_with(b" ") && !text.windows(2).any(|pair| pair == b"||")
+}
+
+fn push_property(body: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    for part in [name, b"\x01", value, b"\x02"] {
+        body.extend_from_slice(part);
+    }
+}
+
+/// The columns of rows that become messages.
+struct Rows<'a> {
+    ids: &'a [u8],
+    bodies: Given<'a>,
+    tags: Option<Given<'a>>,
+    keys: Option<Given<'a>>,
+    properties: Option<(&'a [u8], Given<'a>, Given<'a>)>,
+    flags: Option<&'a [u8]>,
+    row_ids: Option<(&'a [u8], &'a [u8])>,
+    numbers: &'a [u8],
+}
+
+impl<'a> Rows<'a> {
+    /// Encode all rows. Also returns the names of properties, in the order of their first use.
+    fn encode(&self) -> Option<(Vec<u8>, Vec<&'a [u8]>)> {
+        let count = self.numbers.len() / 8;
+        let width = self.ids.len().checked_div(count)?;
+        let mut names: Vec<&[u8]> = Vec::new();
+        let mut own: Vec<(usize, &[u8])> = Vec::new();
+        let mut encoded = Vec::with_capacity(self.bodies.data.len() + count * (width + 150));
+        for (row, number) in self.numbers.chunks_exact(8).enumerate() {
+            let given = self.bodies.get(row)?;
+            let body = given.filter(|body| !body.is_empty()).unwrap_or(MARKED_BODY);
+            let start = encoded.len();
+            encoded.extend_from_slice(&[0; 12]);
+            let flag = self.flags.map_or(Some(&[0; 4][..]), |flags| flags.get(4 * row..4 * row + 4))?;
+            encoded.extend_from_slice(&i32::from_ne_bytes(flag.try_into().ok()?).to_be_bytes());
+            encoded.extend_from_slice(&i32::try_from(body.len()).ok()?.to_be_bytes());
+            encoded.extend_from_slice(body);
+            encoded.extend_from_slice(&[0; 2]);
+            let text_at = encoded.len();
+            push_property(&mut encoded, b"UNIQ_KEY", self.ids.get(row * width..(row + 1) * width)?);
+            let (tag, keys) = (text_of(self.tags.as_ref(), row)?, text_of(self.keys.as_ref(), row)?);
+            if !tag.is_empty() {
+                is_tag(tag).then(|| push_property(&mut encoded, b"TAGS", tag))?;
+            }
+            if !keys.is_empty() {
+                is_value(keys).then(|| push_property(&mut encoded, b"KEYS", keys))?;
+            }
+            if let Some((offsets, keys, values)) = &self.properties {
+                own.clear();
+                for at in i32_at(offsets, row)?..i32_at(offsets, row + 1)? {
+                    let name = keys.get(at)??;
+                    // Rows are alike, so the name is often that of the same property in the last row.
+                    let id = match names.get(own.len()).filter(|guess| **guess == name) {
+                        Some(_) => own.len(),
+                        None => names.iter().position(|other| *other == name).unwrap_or(names.len()),
+                    };
+                    if id == names.len() {
+                        let is_ours = name == BODY_MARK || self.row_ids.is_some_and(|(own, _)| own == name);
+                        (is_value(name) && !is_ours && id < NAMES_MAX).then(|| names.push(name))?;
+                    }
+                    if own.iter().any(|(other, _)| *other == id) {
+                        return None;
+                    }
+                    // An empty value stands for null, and Python reports one that is given.
+                    own.push((id, values.get(at)?.map_or(Some(&b""[..]), |v| is_value(v).then_some(v))?));
+                }
+                own.sort_unstable_by_key(|(id, _)| *id);
+                for (id, value) in own.iter().filter(|(_, value)| !value.is_empty()) {
+                    push_property(&mut encoded, names[*id], value);
+                }
+            }
+            if given.is_none_or(<[u8]>::is_empty) {
+                push_property(&mut encoded, BODY_MARK, if given.is_none() { b"null" } else { b"empty" });
+            }
+            if let Some((name, prefix)) = self.row_ids {
+                let number = i64::from_ne_bytes(number.try_into().ok()?);
+                push_property(&mut encoded, name, &[prefix, number.to_string().as_bytes()].concat());
+            }
+            let length = encoded.len() - text_at;
+            if length > MAX_PROPERTIES_BYTES {
+                return None;
+            }
+            encoded[text_at - 2..text_at].copy_from_slice(&(length as u16).to_be_bytes());
+            let size = i32::try_from(ELEMENT_FIXED_BYTES + body.len() + length).ok()?;
+            encoded[start..start + 4].copy_from_slice(&size.to_be_bytes());
+        }
+        Some((encoded, names))
+    }
+}
+
+/// Encode rows as the body of a batch.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+pub fn encode_rows<'py>(
+    py: Python<'py>,
+    ids: Raw,
+    numbers: Raw,
+    bodies: RawTexts,
+    tags: Option<RawTexts>,
+    keys: Option<RawTexts>,
+    properties: Option<(Raw, RawTexts, RawTexts)>,
+    flags: Option<Raw>,
+    row_ids: Option<(Raw, Raw)>,
+) -> Option<(Bound<'py, PyBytes>, Vec<Bound<'py, PyBytes>>)> {
+    let rows = Rows {
+        ids: &ids,
+        bodies: Given::new(&bodies),
+        tags: tags.as_ref().map(Given::new),
+        keys: keys.as_ref().map(Given::new),
+        properties: properties.as_ref().map(|(offsets, names, values)| {
+            (&offsets[..], Given::new(names), Given::new(values))
+        }),
+        flags: flags.as_deref(),
+        row_ids: row_ids.as_ref().map(|(name, prefix)| (&name[..], &prefix[..])),
+        numbers: &numbers,
+    };
+    let (body, names) = maybe_detached(py, bodies.2.len(), || rows.encode())?;
+    Some((PyBytes::new(py, &body), names.iter().map(|name| PyBytes::new(py, name)).collect()))
 }

@@ -36,7 +36,7 @@ impl<'a, 'py, T: FromPyObject<'a, 'py>> FromPyObject<'a, 'py> for Fitting<T> {
 #[pymodule]
 mod rocketpy_native {
     #[pymodule_export]
-    use super::arrow::{property_buffers, record_parts, record_starts};
+    use super::arrow::{encode_rows, property_buffers, record_parts, record_starts};
     #[pymodule_export]
     use super::batch::{batch_records, encode_record, has_property};
     #[pymodule_export]

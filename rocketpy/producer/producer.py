@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
@@ -29,6 +29,7 @@ from rocketpy.config import (
 )
 from rocketpy.errors import ClientClosed, UsageError
 from rocketpy.hooks import SendCheck, SendListener
+from rocketpy.message.encoded import EncodedBatch
 from rocketpy.message.message import Message, MessageExt, check_group, check_message
 from rocketpy.producer.listeners import Listeners
 from rocketpy.producer.recall import recall
@@ -390,7 +391,16 @@ class Producer(AdminApi):
             NotDurable: A status is not SEND_OK, and `ProducerConfig.require_send_ok` is set. All are stored.
             RocketError: What `send` raises.
         """
-        return await self._running_submitter().send_batch(messages, queue, timeout_ms)
+        return list(await self._running_submitter().send_batch(messages, queue, timeout_ms))
+
+    async def send_encoded(
+        self, batch: EncodedBatch, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+    ) -> Sequence[SendResult]:
+        """Do what `send_batch` does with messages that are already encoded, for integrations.
+
+        The results of one request are made on access.
+        """
+        return await self._running_submitter().send_batch(batch, queue, timeout_ms)
 
     async def drain(self) -> None:
         """Wait until another message would be accepted, and the connections have taken what was written.

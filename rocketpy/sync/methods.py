@@ -41,6 +41,7 @@ from rocketpy.consumer.fetch.subscription import ALL, Expression
 from rocketpy.consumer.outcomes import BatchHandler, Handler
 from rocketpy.errors import RocketError
 from rocketpy.hooks import ProcessListener, ReceiveListener, SendCheck, SendListener
+from rocketpy.message.encoded import EncodedBatch
 from rocketpy.message.message import DEFAULT_TOPIC, TRACE_TOPIC, Message, MessageExt
 from rocketpy.producer import producer
 from rocketpy.protocol.bodies import ConsumerRunningInfo, MessageQueue
@@ -146,6 +147,12 @@ class Producer(AdminApi[producer.Producer]):
     ) -> list[SendResult]:
         """Send messages of one topic in few requests."""
         return self._run(self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
+
+    def send_encoded(
+        self, batch: EncodedBatch, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+    ) -> Sequence[SendResult]:
+        """Do what `send_batch` does with messages that are already encoded, for integrations."""
+        return self._run(self._inner.send_encoded(batch, queue=queue, timeout_ms=timeout_ms))
 
     def recall(self, topic: str, handle: str) -> str:
         """Take a message back that is not due yet: consumers will not get it."""

@@ -12,7 +12,7 @@ import atexit
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, Final, TypedDict, TypeVar, Unpack
@@ -20,6 +20,7 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack
 from rocketpy.client.routing.selectors import QueueSelector
 from rocketpy.config import check_timeout
 from rocketpy.errors import ClientClosed, FlowControlled
+from rocketpy.message.encoded import EncodedBatch
 from rocketpy.message.message import Message, MessageExt
 from rocketpy.producer.transaction import (
     LocalTransactionState,
@@ -188,15 +189,14 @@ class Producer(methods.Producer):
             FlowControlled: Too many messages were in flight for the timeout. A callback does not wait.
         """
         self._acquire_slot(timeout_ms)
-        try:
-            future = self._loop_thread().submit(
-                self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms)
-            )
-        except BaseException:  # no send was started
-            self._slots.release()
-            raise
-        self._track(future, callback)
-        return future
+        return self._start(self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms), callback)
+
+    def send_encoded_async(
+        self, batch: EncodedBatch, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+    ) -> Future[Sequence[SendResult]]:
+        """Do what `send_batch_async` does with messages that are already encoded, for integrations."""
+        self._acquire_slot(timeout_ms)
+        return self._start(self._inner.send_encoded(batch, queue=queue, timeout_ms=timeout_ms), None)
 
     def check_transactions(self, check: SyncCheck) -> None:
         """See `rocketpy.Producer.check_transactions`. The check is called on a thread and may block."""
@@ -241,6 +241,18 @@ class Producer(methods.Producer):
         future = self._loop_thread().submit(self._inner.request(message, **how))
         if callback is not None:
             future.add_done_callback(partial(self._call_back, callback))
+        return future
+
+    def _start(
+        self, send: Coroutine[Any, Any, T], callback: Callable[[Future[T]], object] | None
+    ) -> Future[T]:
+        """Start a send for which a slot is taken."""
+        try:
+            future = self._loop_thread().submit(send)
+        except BaseException:  # no send was started
+            self._slots.release()
+            raise
+        self._track(future, callback)
         return future
 
     def _track(self, future: Future[T], callback: Callable[[Future[T]], object] | None) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_rocketmq.encoded_rows import encode_rows, joined_keys, maps_of, texts_of
 from pyspark_rocketmq.record_arrays import property_buffers, record_parts, record_starts, scan
-from rocketpy.errors import RecordCorrupt
+from rocketpy.errors import MessageInvalid, RecordCorrupt
 from rocketpy.native import FORMS
+from rocketpy.protocol.message.batch import decode_batch
 from rocketpy.protocol.message.record import encode_record, host_bytes
 from tests.native_forms import both, needs_native
 from tests.spark.test_record_arrays import records
@@ -65,6 +69,103 @@ def test_properties_are_split_alike(
     ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
     begins = ends - np.array([len(text) for text in texts], np.int64)
     both(property_buffers)(b"".join(texts), begins.tobytes(), ends.tobytes(), names, hidden)
+
+
+TEXT = st.text(max_size=12) | st.sampled_from(
+    ["a", "a||b", " a", "a ", "k1 k2", "\x01", " ", "\u00a0", "\x1f"]
+)
+FRAMES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "body": st.none() | st.binary(max_size=9),
+            "tags": st.none() | TEXT,
+            "keys": st.none() | TEXT,
+            "properties": st.none()
+            | st.dictionaries(st.sampled_from(["a", "b", "ü", "", "SPARK_BODY", "ROW"]), st.none() | TEXT),
+            "flag": st.integers(-(2**31), 2**31 - 1),
+        }
+    ),
+    min_size=1,
+    max_size=12,
+)
+MAP = pa.map_(pa.string(), pa.string())
+
+
+@given(FRAMES, st.integers(0, 11), st.sampled_from([None, (b"ROW", b"run/0/0/")]), st.booleans())
+def test_rows_are_encoded_alike(
+    rows: list[dict[str, Any]], first: int, row_ids: tuple[bytes, bytes] | None, has_all: bool
+) -> None:
+    """A row would have the tag or property of another row, or an invalid one be stored."""
+    given_rows = rows[min(first, len(rows) - 1) :]
+
+    def column(name: str, kind: pa.DataType) -> pa.Array:
+        whole = pa.array([row[name] for row in rows], kind)
+        return whole.slice(len(rows) - len(given_rows))
+
+    count = len(given_rows)
+    maps = pa.array(
+        [None if row["properties"] is None else [*row["properties"].items()] for row in rows], MAP
+    )
+    arguments = (
+        b"".join(b"%032d" % number for number in range(count)),
+        np.arange(7, 7 + count).tobytes(),
+        texts_of(column("body", pa.binary())),
+        texts_of(column("tags", pa.string())) if has_all else None,
+        texts_of(column("keys", pa.large_string())) if has_all else None,
+        maps_of(maps.slice(len(rows) - count)) if has_all else None,
+        np.array([row["flag"] for row in given_rows], np.int32).tobytes() if has_all else None,
+        row_ids,
+    )
+    with contextlib.suppress(MessageInvalid):
+        body, names = both(encode_rows)(*arguments)
+        assert len(decode_batch(body)) == count
+        assert not has_all or set(names) >= {
+            name.encode() for row in given_rows for name in row["properties"] or {} if name not in OURS
+        }
+
+
+OURS = {"SPARK_BODY", "ROW"}
+BUFFERS = st.tuples(st.none() | st.binary(max_size=2), st.binary(max_size=24), st.binary(max_size=9))
+
+
+@given(BUFFERS, BUFFERS, BUFFERS, st.binary(max_size=24), st.integers(0, 4))
+def test_any_buffers_are_no_panic(bodies: Any, names: Any, values: Any, offsets: bytes, count: int) -> None:
+    """A panic would end the task."""
+    native = FORMS["encode_rows"].native
+    assert native is not None
+    ids, numbers = b"i" * 32 * count, bytes(8 * count)
+    native(ids, numbers, bodies, names, values, (offsets, names, values), offsets, None)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([["a", "b"], None, [], ["c"]], pa.list_(pa.string())).slice(1),
+        pa.array([["a", "b"], None, [], ["c"]], pa.large_list(pa.string())).slice(1),
+        pa.array(["a b", None, "", "c"]).slice(1),
+    ],
+)
+def test_keys_become_one_text(column: pa.Array) -> None:
+    """A row would have the keys of another row."""
+    texts = joined_keys(column).to_pylist()
+    assert [text or None for text in texts] == [None, None, "c"]
+
+
+@pytest.mark.parametrize("keys", [["a b"], [""], [None]])
+def test_invalid_keys_of_an_array_are_refused(keys: list[str | None]) -> None:
+    """A query for the key would not find its row."""
+    with pytest.raises(ValueError, match="a key is missing, or contains a space"):
+        joined_keys(pa.array([["x"], keys], pa.list_(pa.string())))
+
+
+def test_usual_rows_are_left_to_the_native_form() -> None:
+    """It might leave everything to Python."""
+    native = FORMS["encode_rows"].native
+    assert native is not None
+    maps = pa.array([[("shop", "north"), ("ü", None)], None, [("other", "ß")]], MAP)
+    texts = texts_of(pa.array(["a", None, "b c"]))
+    given_ids = (b"i" * 96, bytes(24))
+    assert native(*given_ids, texts, None, texts, maps_of(maps), None, (b"ROW", b"run/")) is not None
 
 
 def test_usual_records_are_left_to_the_native_forms() -> None:

@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from pyspark_rocketmq import ROW_ID_PROPERTY, RowNotSent, SeenRows
 from pyspark_rocketmq.options import SinkOptions
-from pyspark_rocketmq.rows_to_messages import Columns
+from pyspark_rocketmq.rows_to_messages import Columns, Ids
 from pyspark_rocketmq.sink import TaskId, send_rows
 from rocketpy import Message
 from rocketpy.protocol.message.sysflag import MessageSysFlag
@@ -318,7 +318,7 @@ def test_times_of_rows_become_times_of_messages() -> None:
     together, alone = columns.split_into_requests(batch, 0, lambda *_: None)
     assert (together.is_delayed, list(together.numbers)) == (False, [0, 2])
     assert (alone.is_delayed, list(alone.numbers)) == (True, [1])
-    (message,) = columns.messages(alone, "id-")
+    (message,) = columns.messages(alone, Ids(""))
     assert message.deliver_at == datetime(2100, 6, 1, 7, 0, 0, 124_000, tzinfo=UTC)
 
 

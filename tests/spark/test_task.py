@@ -45,7 +45,7 @@ from pyspark_rocketmq.planner import Planner
 from pyspark_rocketmq.reader import BatchReader, StreamReader
 from pyspark_rocketmq.record_arrays import RecordArrays
 from pyspark_rocketmq.row_ids import new_run_id, run_id_of
-from pyspark_rocketmq.rows_to_messages import Columns, RequestRows
+from pyspark_rocketmq.rows_to_messages import Columns, Ids, RequestRows
 from pyspark_rocketmq.sink import Report, TaskId, send_rows
 from pyspark_rocketmq.source import read_ranges
 from pyspark_rocketmq.spark_version import ReadAllAvailable, ReadMaxRows
@@ -104,9 +104,9 @@ async def test_rows_are_copied_when_their_request_may_leave() -> None:
     responses_at_copy: list[int] = []
 
     class Recording(Columns):
-        def messages(self, request: RequestRows, prefix: str) -> Sequence[Message]:
+        def messages(self, request: RequestRows, ids: Ids) -> Sequence[Message]:
             responses_at_copy.append(responses)
-            return super().messages(request, prefix)
+            return super().messages(request, ids)
 
     def slow(channel: Channel, request: Command) -> Command | None:
         def respond() -> None:
@@ -270,7 +270,7 @@ def test_numbers_that_json_lacks_become_null(format_: str, values: list[float | 
     batch = pa.record_batch({"value": pa.array([nan, inf, -inf, 1.5])})
     decode = msgspec.json.decode if format_ == "json" else msgspec.msgpack.decode
     (request,) = columns.split_into_requests(batch, 0, lambda *_: None)
-    found = [decode(message.body)["value"] for message in columns.messages(request, "")]
+    found = [decode(message.body)["value"] for message in columns.messages(request, Ids(""))]
     assert repr(found) == repr(values)
 
 
@@ -1104,6 +1104,25 @@ async def test_rows_with_equal_sharding_keys_keep_their_order(refused: int) -> N
         await asyncio.to_thread(send_rows, [batch], columns, sink, PLACE)
     assert [body.decode() for body in stored_bodies] == bodies
     assert max(together) == 1
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.MESSAGE_ILLEGAL])
+async def test_rows_that_are_sent_again_have_the_same_ids(code: ResponseCode) -> None:
+    """Consumers could recognize a row that is stored twice by its row id only."""
+    sent: list[list[str]] = []
+
+    def script(_channel: Channel, request: Command) -> Command:
+        if request.code == RequestCode.SEND_BATCH_MESSAGE:
+            sent.append([element.properties.decode() for element in decode_batch(request.body)])
+            return request.reply(code, remark="no") if len(sent) == 1 else stored(request)
+        if request.code in SENDS:
+            sent.append([request.header_as(SendMessageRequestHeaderV2).properties or ""])
+        return stored(request)
+
+    report, _ = await task(script, {"retries": 0}, 5)
+    first, *later = [[properties.decode(text)["UNIQ_KEY"] for text in texts] for texts in sent]
+    assert report.rows == 5
+    assert [unique_id for ids in later for unique_id in ids] == first
 
 
 async def test_pauses_before_retries_double(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ from pyspark.errors import PySparkException
 
 from examples.spark_session import start_session
 from pyspark_rocketmq.options import SinkOptions
-from pyspark_rocketmq.rows_to_messages import Columns
+from pyspark_rocketmq.rows_to_messages import Columns, Ids
 from rocketpy import Message
 from rocketpy.sync import AdminClient, Producer
 from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer, ToolsMissing
@@ -190,7 +190,7 @@ class Bench:
         def make(batches: Iterable[Any]) -> Iterator[Any]:
             for batch in batches:
                 for request in columns.split_into_requests(batch, 0, lambda *_: None):
-                    columns.messages(request, "run/0/0/")
+                    columns.messages(request, Ids("run/0/0/"))
             return iter(())
 
         return {

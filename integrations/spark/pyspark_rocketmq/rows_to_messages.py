@@ -22,9 +22,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise, repeat
+from itertools import repeat
+from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -36,9 +38,15 @@ from pyspark_rocketmq.bodies import (
     EncodingFailed,
     mark_of,
 )
+from pyspark_rocketmq.encoded_rows import encode_rows, joined_keys, maps_of, message_columns, texts_of
 from pyspark_rocketmq.options import SinkOptions
+from pyspark_rocketmq.record_arrays import Ints
 from rocketpy import Message, MessageColumns, MessageQueue, RocketError
+from rocketpy.client.client_ids import LOOPBACK
 from rocketpy.errors import ConfigInvalid, MessageInvalid, TopicInvalid
+from rocketpy.message.encoded import EncodedBatch
+from rocketpy.message.message import check_properties
+from rocketpy.protocol.message.message_id import UniqueIdGenerator
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -72,9 +80,6 @@ _CHUNK_BYTES: Final = 8 << 20
 """Approximate size of the rows that are converted together; bounds the memory for copies."""
 _RECORD_OVERHEAD_BYTES: Final = 256
 """Approximate size of a stored record without its body."""
-_NAMES_MAX: Final = 64
-"""Maximum number of property names in a request. With more, its messages are created one by one."""
-
 _NULL_TOPIC: Final = "the topic is null; give each row a topic, or set option topic"
 
 QueueChoice = tuple[str, int] | str | None
@@ -109,8 +114,25 @@ class RequestRows(NamedTuple):
     bodies: pa.Array
     size: int
     """Bytes of the bodies."""
+    longest: int
+    """Bytes of the longest body."""
     columns: Mapping[str, pa.Array]
     """The other columns of the rows, by name."""
+
+
+class Ids:
+    """What identifies the rows of a task: row ids, and unique ids of messages.
+
+    prefix: of the row ids; the row's number follows. address: of the client, packed.
+    """
+
+    def __init__(self, prefix: str, address: bytes = LOOPBACK) -> None:
+        self.prefix: Final = prefix
+        self._generator = UniqueIdGenerator(address)
+
+    def new_unique(self, count: int) -> list[str]:
+        """Return new unique ids."""
+        return self._generator.take(time_ns() // 1_000_000, count)
 
 
 class _Group(NamedTuple):
@@ -195,15 +217,15 @@ class Columns:
     ) -> Iterator[RequestRows]:
         options = self._options
         bodies = self._bodies(chunk, first_row)
-        lengths = pc.fill_null(pc.binary_length(bodies), 0).to_pylist()
+        lengths = pc.fill_null(pc.binary_length(bodies), 0).to_numpy().astype(np.int64)
         columns = {
             name: chunk.column(position) for name, position in self._positions.items() if name != "body"
         }
         for topic, queue, is_delayed, group in self._groups(columns, lengths, first_row, find_queue):
-            for rows, size in _split(group, lengths, options.batch_rows, options.batch_bytes):
+            for rows, size, longest in _split(group, lengths, options.batch_rows, options.batch_bytes):
                 numbers, select = _numbers(rows, first_row), _selection(rows)
                 own = {name: select(column) for name, column in columns.items()}
-                yield RequestRows(topic, queue, is_delayed, numbers, select(bodies), size, own)
+                yield RequestRows(topic, queue, is_delayed, numbers, select(bodies), size, longest, own)
 
     def _bodies(self, chunk: pa.RecordBatch, first_row: int) -> pa.Array:
         """Return the bodies as an array of bytes. Raises RowNotSent."""
@@ -220,7 +242,7 @@ class Columns:
     def _groups(
         self,
         columns: Mapping[str, pa.Array],
-        lengths: Sequence[int],
+        lengths: Ints,
         first_row: int,
         find_queue: FindQueue,
     ) -> Iterable[_Group]:
@@ -230,9 +252,9 @@ class Columns:
         Compressed and plain bodies cannot share a request, so alternating lengths would cause many requests.
         """
         options = self._options
-        separates = options.compression != "none" and max(lengths) > options.compress_above_bytes
-        long_above = options.compress_above_bytes if separates else max(lengths)
-        if (not self._is_grouped and min(lengths) > long_above) or not (self._is_grouped or separates):
+        separates = options.compression != "none" and lengths.max() > options.compress_above_bytes
+        long_above = options.compress_above_bytes if separates else lengths.max()
+        if (not self._is_grouped and lengths.min() > long_above) or not (self._is_grouped or separates):
             return [_Group(options.topic, None, False, range(len(lengths)))]
         found: dict[tuple[str, MessageQueue | None, bool, bool], list[int]] = {}
         queues: dict[tuple[str, QueueChoice], MessageQueue | None] = {}
@@ -242,7 +264,7 @@ class Columns:
         choices, levels = self._queue_choices(columns, first_row), _values(columns, "delayLevel")
         times = _micros(columns)
         for row, (topic, choice, level, micros, length) in enumerate(
-            zip(topics, choices, levels, times, lengths, strict=False)
+            zip(topics, choices, levels, times, lengths.tolist(), strict=False)
         ):
             if topic is None:
                 raise RowNotSent(f"row {first_row + row} of the partition", "", TopicInvalid(_NULL_TOPIC))
@@ -279,35 +301,36 @@ class Columns:
 
     # -- messages -----------------------------------------------------------------------------
 
-    def messages(self, request: RequestRows, prefix: str) -> Sequence[Message]:
-        """Return the messages of a request. Raises RowNotSent for an invalid row.
-
-        prefix: the row ids without the row numbers at their ends.
-        """
-        if not request.is_delayed:
+    def messages(self, request: RequestRows, ids: Ids) -> Sequence[Message]:
+        """Return the messages of a request. Raises RowNotSent for an invalid row."""
+        if len(request.numbers) > 1 and not request.is_delayed:
             try:
-                return self._message_columns(request, prefix)
+                return self._batch(request, ids)
             except ROW_ERRORS:
                 pass  # one by one, so that the error names the invalid row
-        return list(self._single_messages(request, prefix))
+        return list(self._single_messages(request, ids.prefix))
 
-    def _message_columns(self, request: RequestRows, prefix: str) -> MessageColumns:
-        bodies: list[bytes] = request.bodies.to_pylist()
-        columns = request.columns
-        properties = _property_columns(columns["properties"]) if "properties" in columns else {}
-        if not all(bodies):
-            properties[PROPERTY_BODY_MARK] = list(map(mark_of, bodies))
-            bodies = [body or MARKED_BODY for body in bodies]
-        if self._options.row_id_property:
-            properties[self._options.row_id_property] = [f"{prefix}{number}" for number in request.numbers]
-        return MessageColumns(
-            request.topic,
-            bodies,
-            tags=columns["tags"].to_pylist() if "tags" in columns else None,
-            keys=_keys(columns["keys"]) if "keys" in columns else None,
-            properties=properties,
-            flags=[flag or 0 for flag in columns["flag"].to_pylist()] if "flag" in columns else None,
+    def _batch(self, request: RequestRows, ids: Ids) -> MessageColumns | EncodedBatch:
+        options, columns = self._options, request.columns
+        name = options.row_id_property
+        content = (
+            np.array(request.numbers, np.int64).tobytes(),
+            texts_of(request.bodies),
+            texts_of(columns["tags"]) if "tags" in columns else None,
+            texts_of(joined_keys(columns["keys"])) if "keys" in columns else None,
+            maps_of(columns["properties"]) if "properties" in columns else None,
+            pc.fill_null(columns["flag"], 0).to_numpy().astype(np.int32).tobytes()
+            if "flag" in columns
+            else None,
+            (name.encode(), ids.prefix.encode()) if name else None,
         )
+        is_compressed = options.compression != "none" and request.longest > options.compress_above_bytes
+        if is_compressed or options.body_checksum != "none":
+            return message_columns(request.topic, *content)
+        unique_ids = ids.new_unique(len(request.numbers))
+        body, names = encode_rows("".join(unique_ids).encode(), *content)
+        check_properties([name.decode() for name in names])
+        return EncodedBatch(request.topic, body, unique_ids, request.longest)
 
     def _single_messages(self, request: RequestRows, prefix: str) -> Iterator[Message]:
         columns = request.columns
@@ -345,22 +368,20 @@ class Columns:
 
 
 def _split(
-    rows: Sequence[int], lengths: Sequence[int], most_rows: int, most_bytes: int
-) -> Iterator[tuple[Sequence[int], int]]:
-    """Yield the rows of each request, and the bytes of their bodies. A single row may exceed `most_bytes`."""
+    rows: Sequence[int], lengths: Ints, most_rows: int, most_bytes: int
+) -> Iterator[tuple[Sequence[int], int, int]]:
+    """Yield the rows of each request, the bytes of their bodies, and those of the longest.
+
+    A single row may exceed `most_bytes`.
+    """
+    lengths = lengths[rows]
     start = 0
     while start < len(rows):
-        part = rows[start : start + most_rows]
-        size = sum(map(lengths.__getitem__, part))
-        if size + len(part) * _RECORD_OVERHEAD_BYTES > most_bytes:
-            size = count = 0
-            for row in part:
-                if count and size + lengths[row] + (count + 1) * _RECORD_OVERHEAD_BYTES > most_bytes:
-                    break
-                size += lengths[row]
-                count += 1
-            part = part[:count]
-        yield part, size
+        part = lengths[start : start + most_rows]
+        if int(part.sum()) + len(part) * _RECORD_OVERHEAD_BYTES > most_bytes:
+            ends = np.cumsum(part + _RECORD_OVERHEAD_BYTES)
+            part = part[: max(1, int(np.searchsorted(ends, most_bytes, side="right")))]
+        yield rows[start : start + len(part)], int(part.sum()), int(part.max())
         start += len(part)
 
 
@@ -398,42 +419,3 @@ def _micros(columns: Mapping[str, pa.Array]) -> Iterable[int | None]:
         return repeat(None)
     numbers: list[int | None] = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
     return numbers
-
-
-def _property_columns(column: pa.Array) -> dict[str, Sequence[str | None]]:
-    """Return the user properties as a column for each name. Raises ValueError for too many names."""
-    offsets = column.offsets.to_pylist()
-    first = offsets[0]
-    names = column.keys.slice(first, offsets[-1] - first).to_pylist()
-    values = column.items.slice(first, offsets[-1] - first).to_pylist()
-    count = len(column)
-    width = len(names) // count
-    own = names[:width]
-    if (
-        width
-        and offsets == list(range(first, offsets[-1] + 1, width))
-        and names == own * count
-        and len(set(own)) == width
-    ):  # all rows have the same names
-        return {name: values[index::width] for index, name in enumerate(own)}
-    found: dict[str, list[str | None]] = {}
-    for row, (is_there, (begin, end)) in enumerate(
-        zip(column.is_valid().to_pylist(), pairwise(offsets), strict=True)
-    ):
-        for index in range(begin - first, end - first) if is_there else ():
-            found.setdefault(names[index], [None] * count)[row] = values[index]
-        if len(found) > _NAMES_MAX:
-            raise ValueError("properties with too many different names for columns")
-    return dict(found)
-
-
-def _keys(column: pa.Array) -> list[str | None]:
-    """Return the keys of each row as one text. Raises ValueError for an invalid key in an array."""
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        texts: list[str | None] = column.to_pylist()
-        return texts
-    arrays: list[list[str] | None] = column.to_pylist()
-    keys = [key for array in arrays if array for key in array]
-    if not all(keys) or " " in "".join(keys):
-        raise ValueError("a key is missing, or contains a space")
-    return [" ".join(array) if array else None for array in arrays]

@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from pyspark_rocketmq.clients import freeze_modules, producer_for
 from pyspark_rocketmq.options import SinkOptions
-from pyspark_rocketmq.rows_to_messages import Columns, QueueChoice, RowNotSent
+from pyspark_rocketmq.rows_to_messages import Columns, Ids, QueueChoice, RowNotSent
 from rocketpy import Message, MessageQueue, Retry, RocketError, SendResult, SendStatus, by_hash
+from rocketpy.client.client_ids import ip_of
 from rocketpy.errors import (
     BatchIncomplete,
     BrokerError,
@@ -28,7 +29,9 @@ from rocketpy.errors import (
     MessageTooLarge,
     RouteNotFound,
 )
+from rocketpy.message.encoded import EncodedBatch
 from rocketpy.protocol.codes import ResponseCode
+from rocketpy.results import BatchResults
 from rocketpy.sync import Producer
 from rocketpy.telemetry import continued
 
@@ -123,6 +126,8 @@ class _Task:
         self._producer = producer
         self._options = options
         self._task_id = task_id
+        host = producer.health().client_id.partition("@")[0]
+        self._ids = Ids(task_id.prefix, ip_of(f"{host}:0"))
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
         self._unbatched_topics: set[str] = set()
         self._bytes_in_flight = 0
@@ -136,7 +141,7 @@ class _Task:
         for request in columns.split_into_requests(batch, first_row, self._find_queue):
             # Wait before the bodies are copied, to bound the memory.
             self._await_room(len(request.numbers), request.size, request.queue)
-            messages = columns.messages(request, self._task_id.prefix)
+            messages = columns.messages(request, self._ids)
             self.body_bytes += request.size
             if request.is_delayed or request.topic in self._unbatched_topics:
                 self._send_singly(request.numbers, messages, request.queue)
@@ -190,6 +195,8 @@ class _Task:
         try:
             if len(messages) == 1:
                 future = self._producer.send_async(messages[0], queue=queue, timeout_ms=timeout_ms)
+            elif isinstance(messages, EncodedBatch):
+                future = self._producer.send_encoded_async(messages, queue=queue, timeout_ms=timeout_ms)
             else:
                 future = self._producer.send_batch_async(messages, queue=queue, timeout_ms=timeout_ms)
         except _INVALID as error:
@@ -211,7 +218,7 @@ class _Task:
         self._load -= _load_of(len(sent.messages))
         self._bytes_in_flight -= sent.size
         try:
-            result: SendResult | list[SendResult] = sent.future.result()
+            result: SendResult | Sequence[SendResult] = sent.future.result()
         except BatchIncomplete as error:
             stored = len(error.results)
             self._check(sent.numbers[:stored], error.results)
@@ -223,7 +230,7 @@ class _Task:
             self._retry(sent, error)
         else:
             self._pause_s = _PAUSE_S
-            self._check(sent.numbers, result if isinstance(result, list) else [result])
+            self._check(sent.numbers, [result] if isinstance(result, SendResult) else result)
 
     def _retry(self, sent: _InFlight, error: RocketError) -> None:
         """Send rejected rows again. Raises RowNotSent if a retry cannot help."""
@@ -266,7 +273,12 @@ class _Task:
 
     def _check(self, numbers: Sequence[int], results: Sequence[SendResult]) -> None:
         """Count the producer's retries. With requireSendOk, raise RowNotSent unless all are SEND_OK."""
-        self.retried += sum([result.attempts for result in results]) - len(results)
+        if isinstance(results, BatchResults):
+            self.retried += (results.attempts - 1) * len(results)
+            if results.status is SendStatus.SEND_OK:
+                return
+        else:
+            self.retried += sum([result.attempts for result in results]) - len(results)
         if not self._options.require_send_ok:
             return
         bad = [index for index, result in enumerate(results) if result.status is not SendStatus.SEND_OK]

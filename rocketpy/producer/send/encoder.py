@@ -13,13 +13,14 @@ from rocketpy.config import COMPRESSION_TYPES, ProducerConfig
 from rocketpy.errors import MessageTooLarge
 from rocketpy.hooks import SendEvent
 from rocketpy.message.columns import MessageColumns
+from rocketpy.message.encoded import EncodedBatch
 from rocketpy.message.message import Message
 from rocketpy.producer.send.pending import GATHERED, PART, REPLY, SINGLE, PendingSend, SendKind
 from rocketpy.producer.send.publish_info import TopicPublishInfo
 from rocketpy.producer.send.request_template import head_text, other_properties_text, properties_text
 from rocketpy.producer.send.retry import ChooseQueue
 from rocketpy.protocol.bodies import MessageQueue
-from rocketpy.protocol.message.batch import encode_batch
+from rocketpy.protocol.message.batch import ELEMENT_FIXED_BYTES, encode_batch
 from rocketpy.protocol.message.compression import compress_if_worth
 from rocketpy.protocol.message.message_id import UniqueIdGenerator
 from rocketpy.protocol.message.properties import PROPERTY_INSTANCE_ID
@@ -39,6 +40,7 @@ class BatchPart(NamedTuple):
     body: bytes
     sys_flag: int
     """Its compression bits; 0 for plain bodies."""
+    wait_store: bool
 
 
 class MessageEncoder:
@@ -187,7 +189,7 @@ class MessageEncoder:
             body=part.body,
             size=len(part.body),
             sys_flag=part.sys_flag,
-            properties=_BATCH_PROPERTIES[part.messages[0].wait_store],
+            properties=_BATCH_PROPERTIES[part.wait_store],
             chosen_queue=queue,
             follows=follows,
             born_ms=time.time_ns() // 1_000_000,
@@ -218,15 +220,18 @@ class MessageEncoder:
 
         ordered: no later batch may overtake this one, so long bodies are not compressed in a thread.
         """
+        if isinstance(messages, EncodedBatch) and event is None and self._sends_as_it_is(messages):
+            return iter((BatchPart(messages, messages.unique_ids, messages.body, 0, wait_store=True),))
         ids = self._ids.take(time.time_ns() // 1_000_000, len(messages))
         flags: Iterable[int]
         if isinstance(messages, MessageColumns) and event is None:
             topic, bodies, flags = messages.topic, messages.bodies, messages.flags or repeat(0)
+            wait_store = True
             properties = messages.property_texts(ids, self._checksum)
         else:
             messages = list(messages)  # columns create each message when it is read
             ids = _own_ids(messages, ids)
-            topic = messages[0].topic
+            topic, wait_store = messages[0].topic, messages[0].wait_store
             bodies = [message.body for message in messages]
             flags = [message.flag for message in messages]
             extras = event.extra_properties if event is not None else repeat({})
@@ -247,8 +252,18 @@ class MessageEncoder:
                 ids[part],
                 encode_batch(islice(elements, part.stop - part.start)),
                 sys_flags[part.start] if sys_flags else 0,
+                wait_store,
             )
             for part in parts
+        )
+
+    def _sends_as_it_is(self, batch: EncodedBatch) -> bool:
+        """Return whether a batch needs one request, no compression and no checksums."""
+        bare = record_size(0, len(batch.topic), 0, _HOSTS_V6) - ELEMENT_FIXED_BYTES
+        return (
+            not self._checksum
+            and batch.longest <= min(self.compress_above, self._config.max_message_bytes)
+            and len(batch.body) + len(batch) * bare <= self._config.batch.max_bytes
         )
 
     async def _compressed(

@@ -13,7 +13,7 @@ from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.headers import SendMessageResponseHeader
 from rocketpy.protocol.remoting.command import Command
-from rocketpy.results import SendResult, SendStatus
+from rocketpy.results import BatchResults, SendResult, SendStatus
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 
 log: Final = logging.getLogger("rocketpy.producer")
@@ -122,34 +122,20 @@ def _read_header(response: Command) -> SendMessageResponseHeader:
     return response.header_as(SendMessageResponseHeader)
 
 
-def parse_batch_response(
-    response: Command, queue: MessageQueue, message_ids: Sequence[str]
-) -> list[SendResult]:
+def parse_batch_response(response: Command, queue: MessageQueue, message_ids: Sequence[str]) -> BatchResults:
     """Return the results of a batch, one for each message.
 
     The response has all offset message ids, and the queue offset of the first message.
 
     Raises BrokerError, RemoteProtocolError.
     """
-    first = parse_response(response, queue, message_ids[0])
-    offset_ids = first.offset_message_id.split(",")
-    if len(offset_ids) != len(message_ids):
+    whole = parse_response(response, queue, message_ids[0])
+    count = whole.offset_message_id.count(",") + 1
+    if count != len(message_ids):
         raise RemoteProtocolError(
-            f"{queue.broker_name} returned {len(offset_ids)} ids for a batch of {len(message_ids)} messages"
+            f"{queue.broker_name} returned {count} ids for a batch of {len(message_ids)} messages"
         )
-    return [
-        SendResult(
-            first.status,
-            message_id,
-            offset_id,
-            first.queue,
-            first.queue_offset + index,
-            first.transaction_id,
-            first.region,
-            first.trace_on,
-        )
-        for index, (message_id, offset_id) in enumerate(zip(message_ids, offset_ids, strict=True))
-    ]
+    return BatchResults(whole, message_ids)
 
 
 def broker_error(response: Command, broker: str) -> BrokerError:

@@ -50,7 +50,7 @@ from rocketpy.producer.send.retry import (
 )
 from rocketpy.producer.send.sink import BrokerSink, is_rejection
 from rocketpy.protocol.bodies import MessageQueue
-from rocketpy.results import SendResult, SendStatus, Unfinished
+from rocketpy.results import BatchResults, SendResult, SendStatus, Unfinished
 from rocketpy.runtime.application import describe, ends_program
 
 log: Final = logging.getLogger("rocketpy.producer")
@@ -425,7 +425,9 @@ class Sender:
         return unfinished
 
 
-def _with_attempts(results: Sequence[SendResult], attempts: int) -> list[SendResult]:
+def _with_attempts(results: Sequence[SendResult], attempts: int) -> Sequence[SendResult]:
+    if isinstance(results, BatchResults):
+        return results.after(attempts)
     return [msgspec.structs.replace(result, attempts=attempts) for result in results]
 
 

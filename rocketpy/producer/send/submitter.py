@@ -25,6 +25,7 @@ from rocketpy.errors import (
 )
 from rocketpy.hooks import SendEvent
 from rocketpy.message.columns import MessageColumns
+from rocketpy.message.encoded import EncodedBatch
 from rocketpy.message.message import Message, check_message
 from rocketpy.message.timers import check_timer, find_timer, shown_timer
 from rocketpy.producer.listeners import Listeners
@@ -113,18 +114,18 @@ class Submitter:
 
     async def send_batch(
         self, messages: Iterable[Message], queue: MessageQueue | None, timeout_ms: int | None
-    ) -> list[SendResult]:
+    ) -> Sequence[SendResult]:
         """Send a batch in as many requests as it needs; see `Producer.send_batch`."""
         self.client.check_loop()
         messages = messages_of(messages)
-        check_batch(messages)
+        topic = check_batch(messages)
         if queue is not None:
-            self._check_queue(queue, messages[0].topic)
-        publish_info = self.publish_infos[messages[0].topic]
+            self._check_queue(queue, topic)
+        publish_info = self.publish_infos[topic]
         listeners = self.listeners
         listeners.dormant.check_if_due()
         event = listeners.announce(messages) if listeners.all else None
-        results: list[SendResult] = []
+        results: Sequence[SendResult] = ()
         is_given = queue is not None
         try:
             for part in await self.encoder.batch_parts(messages, event, ordered=is_given):
@@ -138,12 +139,13 @@ class Submitter:
                     )
                     self.limiter.acquire(send.size)
                     self.sender.start(send)
-                    results += await future
+                    found = await future
+                    results = [*results, *found] if results else found
                 except RocketError as error:
                     if not results:
                         raise
                     raise BatchIncomplete(results, len(messages), error) from error
-                queue = results[-1].queue  # all later requests go to the same queue
+                queue = results[0].queue  # all later requests go to the same queue
         except BaseException as error:  # the listeners get its end, also when cancelled
             listeners.ended(event, error)
             raise
@@ -296,7 +298,7 @@ def _timer_kind(kind: SendKind, message: Message, timer: str) -> SendKind:
 
 def messages_of(messages: Iterable[Message]) -> Sequence[Message]:
     """Return the messages of a batch as a sequence. Raises MessageInvalid for other values."""
-    if isinstance(messages, list | tuple | MessageColumns):
+    if isinstance(messages, list | tuple | MessageColumns | EncodedBatch):
         return messages
     try:
         return list(messages)
@@ -307,18 +309,24 @@ def messages_of(messages: Iterable[Message]) -> Sequence[Message]:
         ) from None
 
 
-def check_batch(messages: Sequence[Message]) -> None:
-    """Raise MessageInvalid for messages that RocketMQ cannot store as a batch; the error names one of them.
+def check_batch(messages: Sequence[Message]) -> str:
+    """Return the topic of messages that RocketMQ can store as a batch.
 
-    Source: RocketMQ MessageBatch generateFromList.
+    Raises MessageInvalid for others; the error names one of them. Source: RocketMQ MessageBatch
+    generateFromList.
     """
     if not messages:
         raise MessageInvalid("a batch needs at least one message")
+    # The first two have one topic and no delays.
+    topic = messages.topic if isinstance(messages, MessageColumns | EncodedBatch) else _check_alike(messages)
+    if topic.startswith(RETRY_TOPIC_PREFIX):
+        raise MessageInvalid(f"messages of retry topics cannot be sent in a batch: {topic}")
+    return topic
+
+
+def _check_alike(messages: Sequence[Message]) -> str:
+    """Return the topic of messages. Raises MessageInvalid unless they can share a request."""
     first = check_message(messages[0])
-    if first.topic.startswith(RETRY_TOPIC_PREFIX):
-        raise MessageInvalid(f"messages of retry topics cannot be sent in a batch: {first.topic}")
-    if isinstance(messages, MessageColumns):
-        return  # they have one topic and no delays
     for index, message in enumerate(messages):
         if type(message) is not Message:
             check_message(message)
@@ -336,6 +344,7 @@ def check_batch(messages: Sequence[Message]) -> None:
             raise MessageInvalid(
                 f"message {index} differs from message 0 in wait_store; a batch has one value"
             )
+    return first.topic
 
 
 def _check_properties(index: int, message: Message) -> None:

@@ -12,6 +12,7 @@ import pytest
 from rocketpy import (
     BatchConfig,
     ClientConfig,
+    CompressionConfig,
     Message,
     MessageColumns,
     MessageExt,
@@ -28,6 +29,9 @@ from rocketpy import (
 )
 from rocketpy.consumer.fetch.consumer_api import PullResponse
 from rocketpy.errors import BrokerError, ClientClosed, MessageInvalid, MessageTooLarge, RouteNotFound
+from rocketpy.hooks import SendEvent
+from rocketpy.message.encoded import EncodedBatch
+from rocketpy.protocol.message.batch import encode_batch
 from rocketpy.protocol.message.record import decode_all
 from rocketpy_broker.embedded import EmbeddedCluster
 
@@ -177,6 +181,61 @@ async def test_long_bodies_of_a_batch_are_compressed(
     first = results[0].queue_offset
     assert [result.queue_offset for result in results] == [*range(first, first + len(bodies))]
     assert [message.message_id for message in found] == [result.message_id for result in results]
+
+
+class AddsShop:
+    """A listener that adds a property to each message."""
+
+    def started(self, event: SendEvent) -> None:
+        """Add it."""
+        for extra in event.extra_properties:
+            extra["shop"] = "north"
+
+    def completed(self, event: SendEvent, results: Sequence[SendResult]) -> None:
+        """Do nothing."""
+
+    def failed(self, event: SendEvent, error: BaseException) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("config", "listener"),
+    [
+        (ProducerConfig(), None),
+        (ProducerConfig(batch=BatchConfig(max_bytes=20_000)), None),
+        (ProducerConfig(compression=CompressionConfig(above_bytes=200)), None),
+        (ProducerConfig(body_checksum="crc-32c"), None),
+        (ProducerConfig(), AddsShop()),
+    ],
+    ids=["as it is", "split", "compressed", "checksums", "listener"],
+)
+async def test_an_encoded_batch_is_sent_in_any_producer(
+    cluster: EmbeddedCluster, consumer: PullConsumer, config: ProducerConfig, listener: AddsShop | None
+) -> None:
+    """Rows of Spark would lose a property, or a retry of them have other ids."""
+    bodies, ids = [b"%03d" % number * 100 for number in range(200)], [new_unique_id() for _ in range(200)]
+    texts = [
+        f"UNIQ_KEY\x01{unique_id}\x02TAGS\x01a\x02KEYS\x01k{number} all\x02row\x01{number}\x02".encode()
+        for number, unique_id in enumerate(ids)
+    ]
+    batch = EncodedBatch("Encoded", encode_batch(zip(range(200), bodies, texts, strict=True)), ids, 300)
+    listeners = () if listener is None else (listener,)
+    async with Producer("batchers", cluster.namesrv_address, config=config, listeners=listeners) as producer:
+        results = await producer.send_encoded(batch)
+    assert [result.queue_offset for result in results] == list(range(200))
+    assert [result.message_id for result in results] == ids
+    found = await read_back(consumer, list(results))
+    assert [(message.body, message.flag, message.message_id) for message in found] == [
+        *zip(bodies, range(200), ids, strict=True)
+    ]
+    assert [(message.tags, message.keys) for message in found] == [
+        ("a", (f"k{n}", "all")) for n in range(200)
+    ]
+    assert [message.properties["row"] for message in found] == [str(number) for number in range(200)]
+    assert {message.properties.get("shop") for message in found} == {None if listener is None else "north"}
+    assert [result.offset_message_id for result in results] == [
+        message.offset_message_id for message in found
+    ]
 
 
 @pytest.mark.parametrize("form", [list, MessageColumns])

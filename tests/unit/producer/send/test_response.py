@@ -11,7 +11,7 @@ from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.headers import SendMessageResponseHeader
 from rocketpy.protocol.remoting.command import Command, decode_command
 from rocketpy.protocol.remoting.frame import FrameDecoder
-from rocketpy.results import SendStatus
+from rocketpy.results import SendResult, SendStatus
 from tests import golden_data
 
 QUEUE = MessageQueue("GoldenTopic", "broker-a", 1)
@@ -105,3 +105,20 @@ def test_a_response_without_its_fields() -> None:
     """A broken peer would show as a KeyError."""
     with pytest.raises(RemoteProtocolError, match="msgId"):
         parse_response(Command(0, ext=b"{}"), QUEUE, "mine")
+
+
+def test_results_of_a_batch_are_those_of_its_messages() -> None:
+    """A result would have the offset or the id of another message."""
+    header = SendMessageResponseHeader(msg_id="A,B,C", queue_id=1, queue_offset=3)
+    results = parse_batch_response(Command(0, header=header), QUEUE, ["x", "y", "z"])
+    expected = [
+        SendResult(SendStatus.SEND_OK, message_id, offset_id, QUEUE, offset)
+        for message_id, offset_id, offset in [("x", "A", 3), ("y", "B", 4), ("z", "C", 5)]
+    ]
+    assert results[0] == expected[0]
+    assert [*results] == [results[index] for index in range(3)] == expected
+    assert (results[-1], results[1:], results[::-1]) == (expected[-1], expected[1:], expected[::-1])
+    with pytest.raises(IndexError):
+        results[3]
+    again = results.after(2)
+    assert (again.attempts, [result.attempts for result in again]) == (2, [2, 2, 2])
