@@ -115,6 +115,7 @@ HEADERLESS_REQUESTS: Final[frozenset[int]] = frozenset(
         RequestCode.UNLOCK_BATCH_MQ,
         RequestCode.GET_ALL_CONSUMER_OFFSET,
         RequestCode.GET_ALL_DELAY_OFFSET,
+        RequestCode.GET_TIMER_CHECK_POINT,
         RequestCode.CHECK_CLIENT_CONFIG,
         RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
         RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,

@@ -50,10 +50,11 @@ class TimedSends:
             raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
         due_ms = due_time(properties, now_ms)
         recalled = properties.get(RECALLED)
-        if recalled is not None and not (recalled.startswith(f"{topic}+") and due_ms > now_ms):
-            remark = (
-                f"{RECALLED} recalls a message of the same topic that is not due; it is {recalled[:200]!r}"
-            )
+        is_foreign = recalled is not None and "+" in recalled and not recalled.startswith(f"{topic}+")
+        if is_foreign or (recalled is not None and due_ms <= now_ms):
+            remark = f"{RECALLED} recalls a message of the same topic that is not due; it is {recalled!r}"[
+                :400
+            ]
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, remark)
         if due_ms <= now_ms:
             return None

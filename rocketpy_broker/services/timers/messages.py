@@ -22,7 +22,7 @@ OUT_MS: Final = "TIMER_OUT_MS"
 DUE_MS: Final = "__TIMER_DUE_MS"
 """When a message is due, in ms since 1970. Not in RocketMQ."""
 RECALLED: Final = "TIMER_DEL_UNIQKEY"
-"""Of a recall: real topic, plus sign and unique id of the recalled message."""
+"""Of a recall: topic, plus sign and unique id of the recalled message. See `recalled_key`."""
 _ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
 _DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
 _ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
@@ -108,8 +108,15 @@ def recall_key(topic: bytes, unique_id: bytes) -> bytes:
 
 
 def recalled_key(properties: bytes) -> bytes | None:
-    """Return the key of the message that a stored timer recalls; None if it recalls none."""
-    return props.find(properties, _RECALLED)
+    """Return the key of the message that a stored timer recalls; None if it recalls none.
+
+    It is of the same topic. RocketMQ 5.5.0 stores the unique id alone, 5.3.3 the whole key (QUIRKS 74).
+    """
+    value = props.find(properties, _RECALLED)
+    topic = props.find(properties, props.PROPERTY_REAL_TOPIC.encode())
+    if value is None or topic is None:
+        return None
+    return value if value.startswith(topic + b"+") else recall_key(topic, value)
 
 
 def own_key(record: Record) -> bytes | None:

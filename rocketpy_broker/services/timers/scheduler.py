@@ -176,7 +176,7 @@ class TimerService:
         return self.clock()
 
     def _deliver(self, now_ms: int) -> int | None:
-        timers = self._timers
+        timers, slots = self._timers, self._timers.slots
         try:
             enqueued = timers.enqueue(now_ms, _ENQUEUE_MESSAGES)
             count, due_ms = timers.deliver(now_ms, _DELIVER_MESSAGES)
@@ -185,7 +185,7 @@ class TimerService:
             return now_ms
         if count:
             self.on_delivered()
-        if enqueued or count or due_ms is not None:
+        if enqueued or count or timers.slots != slots:  # not for each second without timers
             self._changed()
         return now_ms if enqueued else due_ms
 

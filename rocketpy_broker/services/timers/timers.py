@@ -215,6 +215,11 @@ class Timers:
             self.read_ms = max(self.read_ms, _second(master.read_ms))
             self.checkpoint = replace(self.checkpoint, master_queue_offset=master.master_queue_offset)
 
+    @property
+    def slots(self) -> int:
+        """Number of slots with timers that are not all delivered."""
+        return self._slots
+
     def late_ms(self, now_ms: int) -> int:
         """Return for how long a timer has been due; 0 if none is."""
         if self._due:

@@ -114,13 +114,14 @@ async def test_too_many_timers_are_refused(tmp_path: Path) -> None:
 
         async def fill(limit: int, step_ms: int) -> str:
             for number in range(100):
+                wanted = timers.waiting + 1
                 response = await send(
                     client, b"x", timed(f"{number}", TIMER_DELIVER_MS=at + number * step_ms)
                 )
                 if response.code:
                     assert response.code == ResponseCode.SYSTEM_ERROR
                     return response.remark or ""
-                await until(partial(_waits, timers, timers.waiting + 1))
+                await until(partial(_waits, timers, wanted))
                 assert timers.waiting <= limit
             raise AssertionError("no message was refused")
 

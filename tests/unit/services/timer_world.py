@@ -53,10 +53,10 @@ class TimerWorld:
         to_timer_message(message, properties, due_ms)
         self.store.put_message(message)
 
-    def recall(self, name: str, *, topic: str = "Real") -> None:
+    def recall(self, name: str, *, topic: str = "Real", prefix: str = "Real+") -> None:
         """Store a recall, as the handler of RECALL_MESSAGE does."""
         message = MessageInner(topic, 0, b"0", born_timestamp=self.now)
-        properties = {RECALLED: f"{topic}+{name}", props.PROPERTY_UNIQ_KEY: name}
+        properties = {RECALLED: f"{prefix}{name}", props.PROPERTY_UNIQ_KEY: name}
         to_timer_message(message, properties, out_time(self.dues[name]) + 1)
         self.store.put_message(message)
 
