@@ -21,6 +21,7 @@ from rocketpy.client.topic_configs import (
     Permission,
     TopicConfigs,
     TopicSettings,
+    check_attributes,
     check_existing,
     topic_settings,
     unchanged_topics,
@@ -137,6 +138,7 @@ class Topics:
         broker: str | None = None,
         perm: Permission = Permission.READ | Permission.WRITE,
         ordered: bool = False,
+        attributes: Mapping[str, str] | None = None,
     ) -> dict[str, TopicSettings]:
         """Create a topic on the brokers that lack it; return when a name server knows it.
 
@@ -150,6 +152,8 @@ class Topics:
             broker: Create it on the broker of this name only.
             perm: What clients may do with it.
             ordered: Make it an ordered topic: its queues do not change while a broker is down.
+            attributes: Attributes of RocketMQ 5, such as ``{"message.type": "FIFO"}``, which its proxies
+                check.
 
         Returns:
             The settings of the topic where it existed and was left unchanged, by broker name.
@@ -157,13 +161,16 @@ class Topics:
         Raises:
             TopicInvalid: The name is invalid.
             ConfigInvalid: There is no such cluster or broker, or `queues` is below 1. Or the topic exists
-                with fewer queues, or unordered although `ordered` is true; then no broker was changed.
+                with fewer queues, or unordered although `ordered` is true; then no broker was changed. Or a
+                broker has no attributes, as RocketMQ before 5.0; it has created the topic without them.
             RouteNotFound: There is no broker.
             BrokersFailed: Some brokers failed. Its `results` have the settings that were left unchanged, and
                 None for brokers on which the topic was created.
             RequestTimeout: The brokers have the topic, but no name server knows it yet.
         """
         check_number("queues", queues, 1)
+        wanted_attributes = attributes or {}
+        check_attributes(wanted_attributes)
         requests = self._requests
         masters = await requests.masters(cluster, broker)
         wanted = TopicConfig(
@@ -183,7 +190,9 @@ class Topics:
             masters,
             find=lambda address, broker: self._configs.find(address, broker, wanted.topic_name),
             check=check,
-            create=lambda address, broker: self._configs.create(address, broker, wanted),
+            create=lambda address, broker: self._configs.create(
+                address, broker, wanted, attributes=wanted_attributes
+            ),
         )
         existing = unchanged_topics(found)
         if errors:
@@ -200,6 +209,7 @@ class Topics:
         write_queues: int | None = None,
         perm: Permission | None = None,
         ordered: bool | None = None,
+        attributes: Mapping[str, str | None] | None = None,
     ) -> None:
         """Change settings of a topic on each of its brokers. Other settings stay unchanged.
 
@@ -213,10 +223,12 @@ class Topics:
             write_queues: The number of queues that producers write to, on each broker.
             perm: What clients may do with it.
             ordered: Whether it is an ordered topic.
+            attributes: Attributes to set, such as ``{"message.type": "FIFO"}``, or to remove with None.
 
         Raises:
             ConfigInvalid: No setting is given, a number is below 0, the topic would have more queues to
-                write than to read, or messages would not be consumed; then no broker was changed.
+                write than to read, or messages would not be consumed; then no broker was changed. Or a broker
+                has no attributes, as RocketMQ before 5.0.
             RouteNotFound: No name server knows the topic.
         """
         changes: dict[str, int | bool] = {}
@@ -231,7 +243,9 @@ class Topics:
             changes["perm"] = _perm_value(perm)
         if ordered is not None:
             changes["order"] = ordered
-        if not changes:
+        wanted = attributes or {}
+        check_attributes(wanted)
+        if not changes and not wanted:
             raise ConfigInvalid(f"topic {topic} was not changed: give a setting to change")
         masters = await self._requests.masters_of(topic)
         name = self._requests.wrap(topic)
@@ -251,7 +265,7 @@ class Topics:
             counts = {broker: config.write_queue_nums * config.order for broker, config in configs.items()}
             await self._set_ordered_queues(topic, counts)
         await self._requests.gather_at(
-            masters, lambda address, broker: self._configs.put(address, broker, configs[broker])
+            masters, lambda address, broker: self._configs.put(address, broker, configs[broker], wanted)
         )
 
     async def delete(self, topic: str, *, cluster: str | None = None) -> None:

@@ -6,9 +6,12 @@ topics unchanged; there, it replaces their settings.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntFlag
+from types import MappingProxyType
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -24,6 +27,12 @@ CallBroker = Callable[[str | None, str, int, Header | None], Awaitable[Command]]
 
 The arguments begin with its address, None while the broker has no master, and the name of the broker.
 """
+
+
+Attributes = Mapping[str, str | None]
+"""Changes of attributes of a topic: values by name; None removes one."""
+NO_CHANGES: Final[Attributes] = MappingProxyType({})
+_ATTRIBUTE: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class Permission(IntFlag):
@@ -47,6 +56,8 @@ class TopicSettings:
     """What clients may do with it."""
     ordered: bool
     """Whether it is an ordered topic: its queues do not change while a broker is down."""
+    attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Its attributes, such as ``message.type``; only brokers of rocketpy and of RocketMQ 5 have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,29 +74,64 @@ class TopicConfigs:
         response = await self.call(address, broker, RequestCode.GET_ALL_TOPIC_CONFIG, None)
         return TopicConfigSerializeWrapper.decode(response.body).topic_config_table.get(name)
 
-    async def put(self, address: str | None, broker: str, config: TopicConfig) -> None:
-        """Create a topic at a broker, or replace all of its settings."""
-        await self.call(address, broker, RequestCode.UPDATE_AND_CREATE_TOPIC, _header(config))
+    async def put(
+        self, address: str | None, broker: str, config: TopicConfig, attributes: Attributes = NO_CHANGES
+    ) -> None:
+        """Create a topic at a broker, or replace all of its settings but the attributes.
+
+        attributes: to set, or to remove with None. Raises ConfigInvalid for a broker without attributes.
+        """
+        header = _header(config, attributes)
+        await self.call(address, broker, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        await self._check_kept(address, broker, config.topic_name, attributes)
+
+    async def _check_kept(self, address: str | None, broker: str, name: str, attributes: Attributes) -> None:
+        """Raise ConfigInvalid if a broker has ignored attributes, as RocketMQ does before 5.0."""
+        if attributes:
+            found = await self.find(address, broker, name)
+            known = {} if found is None else found.attributes
+            if any(known.get(key) != value for key, value in attributes.items()):
+                raise ConfigInvalid(
+                    f"broker {broker} ignored the attributes of topic {name}: RocketMQ before 5.0 has none"
+                )
 
     async def create(
-        self, address: str | None, broker: str, config: TopicConfig, default_topic: str = DEFAULT_TOPIC
+        self,
+        address: str | None,
+        broker: str,
+        config: TopicConfig,
+        default_topic: str = DEFAULT_TOPIC,
+        attributes: Attributes = NO_CHANGES,
     ) -> TopicConfig | None:
         """Create a topic at a broker that lacks it.
 
         Returns its settings if it exists nevertheless, because a send or another client has just created it;
         then it is unchanged. Brokers of RocketMQ replace its settings.
         """
-        header = replace(_header(config), default_topic=default_topic, only_if_missing=True)
+        header = replace(_header(config, attributes), default_topic=default_topic, only_if_missing=True)
         try:
             await self.call(address, broker, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
         except BrokerError as error:
             if error.code != ResponseCode.TOPIC_EXIST_ALREADY:
                 raise
             return await self.find(address, broker, config.topic_name)
+        await self._check_kept(address, broker, config.topic_name, attributes)
         return None
 
 
-def _header(config: TopicConfig) -> CreateTopicRequestHeader:
+def check_attributes(attributes: Attributes) -> None:
+    """Raise ConfigInvalid for a name or value that a request cannot contain."""
+    for name, value in attributes.items():
+        if not _ATTRIBUTE.fullmatch(name) or (value is not None and not _ATTRIBUTE.fullmatch(value)):
+            raise ConfigInvalid(
+                f"attribute {name!r} is {value!r}; names and values have letters, digits, dots, - and _ only"
+            )
+
+
+def _header(config: TopicConfig, attributes: Attributes) -> CreateTopicRequestHeader:
+    changes = (
+        f"-{name}" if value is None else f"+{name}={value}" for name, value in sorted(attributes.items())
+    )
     return CreateTopicRequestHeader(
         topic=config.topic_name,
         default_topic=DEFAULT_TOPIC,
@@ -95,13 +141,16 @@ def _header(config: TopicConfig) -> CreateTopicRequestHeader:
         topic_filter_type=config.topic_filter_type,
         topic_sys_flag=config.topic_sys_flag,
         order=config.order,
+        attributes=",".join(changes) or None,
     )
 
 
 def topic_settings(config: TopicConfig) -> TopicSettings:
     """Return the settings that users see."""
     perm = Permission(config.perm)
-    return TopicSettings(config.read_queue_nums, config.write_queue_nums, perm, config.order)
+    return TopicSettings(
+        config.read_queue_nums, config.write_queue_nums, perm, config.order, config.attributes
+    )
 
 
 def unchanged_topics(found: Mapping[str, TopicConfig | None]) -> dict[str, TopicSettings]:

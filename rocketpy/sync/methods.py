@@ -444,10 +444,19 @@ class Topics(BlockingPart[topics.Topics]):
         broker: str | None = None,
         perm: Permission = Permission.READ | Permission.WRITE,
         ordered: bool = False,
+        attributes: Mapping[str, str] | None = None,
     ) -> dict[str, TopicSettings]:
         """Create a topic on the brokers that lack it; return when a name server knows it."""
         return self._run(
-            self._inner.create(topic, queues, cluster=cluster, broker=broker, perm=perm, ordered=ordered)
+            self._inner.create(
+                topic,
+                queues,
+                cluster=cluster,
+                broker=broker,
+                perm=perm,
+                ordered=ordered,
+                attributes=attributes,
+            )
         )
 
     def alter(
@@ -458,11 +467,17 @@ class Topics(BlockingPart[topics.Topics]):
         write_queues: int | None = None,
         perm: Permission | None = None,
         ordered: bool | None = None,
+        attributes: Mapping[str, str | None] | None = None,
     ) -> None:
         """Change settings of a topic on each of its brokers."""
         self._run(
             self._inner.alter(
-                topic, read_queues=read_queues, write_queues=write_queues, perm=perm, ordered=ordered
+                topic,
+                read_queues=read_queues,
+                write_queues=write_queues,
+                perm=perm,
+                ordered=ordered,
+                attributes=attributes,
             )
         )
 

@@ -128,6 +128,8 @@ class TopicsConfig(CheckedSettings):
     """Whether there is a topic for message traces."""
     trace_topic_name: str = setting("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC")
     """Name of the topic for message traces."""
+    mixed_type: bool = setting("enableMixedMessageType", False, change=LIVE)
+    """Whether the attribute message.type of a topic may be set to MIXED (since RocketMQ 5)."""
     topics_max: int = setting("maxTopics", 20_000, limits=(1, 1_000_000))
     """Maximum number of topics besides system topics (not in RocketMQ). The broker itself may create as many
     again, for the retries and dead letters of groups."""

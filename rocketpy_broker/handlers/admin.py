@@ -16,6 +16,7 @@ import msgspec
 
 from rocketpy.protocol.bodies import (
     RETRY_TOPIC_PREFIX,
+    CreateTopicListRequestBody,
     DelayOffsetSerializeWrapper,
     KVTable,
     SubscriptionGroupConfig,
@@ -41,6 +42,12 @@ from rocketpy_broker.handlers.slave import absent
 from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
+from rocketpy_broker.services.metadata.topic_attributes import (
+    MESSAGE_TYPE,
+    MIXED,
+    change_attributes,
+    parse_changes,
+)
 from rocketpy_broker.services.metadata.topics import TopicTable, queue_count
 from rocketpy_broker.services.timers.messages import TIMER_TOPIC
 from rocketpy_broker.store import MessageStore
@@ -103,8 +110,6 @@ class AdminHandler:
         request that an existing topic stays unchanged.
         """
         header = request.header_as(CreateTopicRequestHeader)
-        if header.topic == self.config.cluster_name:
-            raise _reserved(header.topic)
         topic = TopicConfig(
             topic_name=header.topic,
             read_queue_nums=header.read_queue_nums,
@@ -113,8 +118,10 @@ class AdminHandler:
             topic_filter_type=header.topic_filter_type,
             topic_sys_flag=header.topic_sys_flag or 0,
             order=header.order,
+            attributes=parse_changes(header.attributes or ""),
         )
         existing = self.topics.get(topic.topic_name)
+        topic = self._with_attributes(topic)
         if header.only_if_missing:
             if not await self.topics.create_missing(topic):
                 text = f"topic {topic.topic_name} exists and stays unchanged"
@@ -125,6 +132,41 @@ class AdminHandler:
             self._warn_of_unread(channel, topic, queue_count(existing))
         await self.wait_registered()
         return request.reply()
+
+    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
+    async def update_topics(self, channel: Channel, request: Command) -> Command:
+        """Handle UPDATE_AND_CREATE_TOPIC_LIST of RocketMQ 5.3.
+
+        Differs: 5.3.3 ignores the whole list if one of its topics stays as it is. If one is invalid, none is
+        changed.
+        """
+        given = CreateTopicListRequestBody.decode(request.body).topic_config_list
+        topics = [self._with_attributes(topic) for topic in given]
+        names = [topic.topic_name for topic in topics]
+        counts = {name: queue_count(known) for name in names if (known := self.topics.get(name))}
+        for topic in topics:
+            self.topics.check(topic)
+        await asyncio.gather(*map(self.topics.update, topics))
+        for topic in topics:
+            if topic.topic_name in counts:
+                self._warn_of_unread(channel, topic, counts[topic.topic_name])
+        await self.wait_registered()
+        return request.reply()
+
+    def _with_attributes(self, topic: TopicConfig) -> TopicConfig:
+        """Return the settings of a request with the attributes that the topic gets. Raises TopicInvalid.
+
+        Those that the request does not change are kept, as in RocketMQ 5.3.3.
+        """
+        if topic.topic_name == self.config.cluster_name:
+            raise _reserved(topic.topic_name)
+        if topic.attributes.get(f"+{MESSAGE_TYPE}") == MIXED and not self.config.topics.mixed_type:
+            text = f"topic {topic.topic_name}: {MESSAGE_TYPE} {MIXED} needs enableMixedMessageType=true"
+            raise Rejected(ResponseCode.INVALID_PARAMETER, text)
+        existing = self.topics.get(topic.topic_name)
+        current = None if existing is None else existing.attributes
+        attributes = change_attributes(topic.topic_name, current, topic.attributes)
+        return msgspec.structs.replace(topic, attributes=attributes)
 
     def _warn_of_unread(self, channel: Channel, topic: TopicConfig, count: int) -> None:
         """Log which queues have or will get messages, but are not read. count: former number of queues."""

@@ -66,9 +66,14 @@ class TopicConfig(Body, kw_only=True):
     """SINGLE_TAG or MULTI_TAG."""
     topic_sys_flag: Int32 = always_encoded(0)
     order: bool = always_encoded(False)
+    attributes: dict[str, str] = field(default_factory=dict)
+    """Such as message.type; RocketMQ 5. In requests that change them, each name begins with + or -."""
 
     def to_text(self) -> str:
-        """Return the text of the compressed registration body, which lacks sysFlag and order."""
+        """Return the text of the compressed registration body, which lacks sysFlag, order and attributes.
+
+        A name server of RocketMQ 4.6.0 takes exactly these five words.
+        """
         return (
             f"{self.topic_name} {self.read_queue_nums} {self.write_queue_nums} {self.perm} "
             f"{self.topic_filter_type}"
@@ -76,20 +81,30 @@ class TopicConfig(Body, kw_only=True):
 
     @classmethod
     def from_text(cls, text: str) -> TopicConfig:
-        """Parse the text of `to_text`: five words, three of them numbers. Raises RemoteProtocolError."""
+        """Parse the text of `to_text`: five words, three of them numbers. Raises RemoteProtocolError.
+
+        RocketMQ 5 adds the attributes as JSON.
+        """
         try:
-            name, read_queues, write_queues, perm, filter_type = text.split(" ")
+            name, read_queues, write_queues, perm, filter_type, *attributes = text.split(" ", 5)
             return TopicConfig(
                 topic_name=name,
                 read_queue_nums=int(read_queues),
                 write_queue_nums=int(write_queues),
                 perm=int(perm),
                 topic_filter_type=filter_type,
+                attributes=fastjson.decode(attributes[0].encode(), dict[str, str]) if attributes else {},
             )
         except ValueError as error:
             raise RemoteProtocolError(
                 f"registration body: {text[:200]!r} is not a topic configuration: {error}"
             ) from error
+
+
+class CreateTopicListRequestBody(Body, kw_only=True):
+    """The body of UPDATE_AND_CREATE_TOPIC_LIST (18). Source: RocketMQ 5.3.3 CreateTopicListRequestBody."""
+
+    topic_config_list: list[TopicConfig] = always_encoded([])
 
 
 class TopicConfigSerializeWrapper(Body, kw_only=True):

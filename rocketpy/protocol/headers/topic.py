@@ -20,6 +20,8 @@ class CreateTopicRequestHeader(Header, kw_only=True):
     order: bool = False
     only_if_missing: bool | None = None
     """Reject the request with TOPIC_EXIST_ALREADY if the topic exists; brokers of RocketMQ ignore it."""
+    attributes: str | None = None
+    """Changes of its attributes, such as ``+message.type=FIFO,-reserve.time``. Since RocketMQ 5."""
 
 
 class GetTopicConfigRequestHeader(Header, kw_only=True):

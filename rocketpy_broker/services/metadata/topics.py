@@ -155,7 +155,7 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
         Raises TopicInvalid, StoreError; then nothing has changed.
         """
         if self._is_known(topic.topic_name):
-            self._check(topic)
+            self.check(topic)
             await self.saver.save(TableChange({topic.topic_name: topic}))
         else:
             await self.saver.wait(self.create(topic, self._config.topics.topics_max))
@@ -245,7 +245,7 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
         name = topic.topic_name
         saving = self._creating.get(name)
         if saving is None:
-            self._check(topic)
+            self.check(topic)
             self._check_room(name, topics_max or _SYSTEM_TOPICS_FACTOR * self._config.topics.topics_max)
             saving = self._creating[name] = self.saver.submit(
                 TableChange({name: topic}), partial(self._created, topic)
@@ -257,7 +257,8 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
         if error is None:
             log.info("created topic %s with %d queues", topic.topic_name, topic.write_queue_nums)
 
-    def _check(self, topic: TopicConfig) -> None:
+    def check(self, topic: TopicConfig) -> None:
+        """Raise TopicInvalid for a name or a number of queues that `update` would reject."""
         check_topic_name(topic.topic_name)
         queues_max = self._config.topics.queues_max
         existing = self._table.get(topic.topic_name)

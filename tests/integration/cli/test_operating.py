@@ -87,7 +87,14 @@ def test_topics_are_created_listed_and_described(shell: Shell, admin: AdminClien
     (found,) = shell.rows("topic", "describe", "Described")
     assert found["groups"] == ["readers"]
     assert found["brokers"] == [
-        {"broker_name": "broker-a", "read_queues": 1, "write_queues": 1, "perm": "rw", "ordered": False}
+        {
+            "broker_name": "broker-a",
+            "read_queues": 1,
+            "write_queues": 1,
+            "perm": "rw",
+            "ordered": False,
+            "attributes": {},
+        }
     ]
     (queue,) = found["queues"]
     assert queue.pop("last_stored_timestamp") > 0
@@ -100,7 +107,9 @@ def test_topics_are_created_listed_and_described(shell: Shell, admin: AdminClien
     }
     lines = shell.text("topic", "describe", "Described").splitlines()
     assert lines[0].endswith("groups: readers")
-    assert lines[2].split() == ["broker", "read", "queues", "write", "queues", "perm", "ordered"]
+    assert lines[2].split() == [
+        *("broker", "read", "queues", "write", "queues", "perm", "ordered", "attributes")
+    ]
     assert lines[6].split()[:5] == ["broker-a", "0", "0", "3", "3"]
 
 
@@ -212,8 +221,8 @@ def test_what_exists_is_not_created_again(shell: Shell, admin: AdminClient) -> N
     ((broker, settings),) = admin.topics.describe("Twice").brokers.items()
     assert (settings.write_queues, settings.perm) == (4, Permission.READ)
     (done,) = shell.rows("topic", "create", "Twice", "--yes")
-    shown = {"broker_name": broker, "read_queues": 4, "write_queues": 4, "perm": "r", "ordered": False}
-    assert done["unchanged"] == [shown]
+    shown = {"read_queues": 4, "write_queues": 4, "perm": "r", "ordered": False, "attributes": {}}
+    assert done["unchanged"] == [{"broker_name": broker, **shown}]
     assert "use AdminClient.topics.alter or rocketpy topic alter" in shell.fails(
         "topic", "create", "Twice", "--queues", "8", "--yes"
     )

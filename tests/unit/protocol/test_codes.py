@@ -15,6 +15,7 @@ CONSTANTS = {
 
 
 LATER = {
+    "UPDATE_AND_CREATE_TOPIC_LIST": 18,
     "ADD_WRITE_PERM_OF_BROKER": 327,
     "GET_ALL_PRODUCER_INFO": 328,
     "DELETE_EXPIRED_COMMITLOG": 329,
@@ -24,7 +25,7 @@ LATER = {
     "RECALL_MESSAGE": 370,
 }
 """Requests of newer clients. Source: RequestCode of 5.3.3."""
-LATER_RESPONSES = {"ILLEGAL_OPERATION": 604}
+LATER_RESPONSES = {"INVALID_PARAMETER": 29, "ILLEGAL_OPERATION": 604}
 """Source: ResponseCode of 5.3.3."""
 
 

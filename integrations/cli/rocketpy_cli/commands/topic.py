@@ -13,7 +13,7 @@ from rocketpy.admin.topics import TopicDescription
 from rocketpy.client.topic_configs import Permission, TopicSettings
 from rocketpy.errors import RocketError
 from rocketpy.runtime.text import did_you_mean, printable
-from rocketpy_cli.context import CommandGroup, DryRun, OfBroker, OfCluster, Options, Yes
+from rocketpy_cli.context import CommandGroup, DryRun, OfBroker, OfCluster, Options, Yes, parse_pairs
 from rocketpy_cli.tables import Row, print_created, print_json, print_rows, print_table
 
 topic_app: Final = CommandGroup(name="topic", help="List, show, create, change and delete topics.")
@@ -69,6 +69,10 @@ def create(
         bool,
         typer.Option("--ordered", help="Ordered topic: its queues do not change while a broker is down."),
     ] = False,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Attribute of RocketMQ 5, such as message.type=FIFO."),
+    ] = None,
     cluster: OfCluster = None,
     broker: OfBroker = None,
     yes: Yes = False,
@@ -76,10 +80,17 @@ def create(
     """Create a topic on every broker that lacks it. Where it exists, it stays unchanged."""
     where = (f"broker {broker}" if broker else "each broker") + (f" of cluster {cluster}" if cluster else "")
     text = f"topic {topic} with {queues} queues on {where}"
+    attributes = parse_pairs(attribute or ())
     options.confirm(f"create {text}", yes=yes)
     existing = options.run_admin(
         lambda admin: admin.topics.create(
-            topic, queues, cluster=cluster, broker=broker, perm=_PERMISSIONS[perm], ordered=ordered
+            topic,
+            queues,
+            cluster=cluster,
+            broker=broker,
+            perm=_PERMISSIONS[perm],
+            ordered=ordered,
+            attributes=attributes,
         )
     )
     unchanged = _settings(existing)
@@ -105,6 +116,10 @@ def alter(
         bool | None,
         typer.Option("--ordered/--unordered", help="Whether it is an ordered topic."),
     ] = None,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Set an attribute of RocketMQ 5; NAME= removes it."),
+    ] = None,
     yes: Yes = False,
 ) -> None:
     """Change settings of a topic on each of its brokers; other settings stay unchanged."""
@@ -113,6 +128,7 @@ def alter(
         "write_queues": queues if write_queues is None else write_queues,
         "perm": None if perm is None else perm.value,
         "ordered": ordered,
+        "attributes": parse_pairs(attribute or ()) or None,
     }
     given = {name: value for name, value in changes.items() if value is not None}
     if not given:
@@ -126,6 +142,7 @@ def alter(
             write_queues=queues if write_queues is None else write_queues,
             perm=None if perm is None else _PERMISSIONS[perm],
             ordered=ordered,
+            attributes={name: value or None for name, value in parse_pairs(attribute or ()).items()},
         )
     )
     options.print_done(f"changed topic {topic} ({text})", {"topic": topic, **given})
@@ -177,7 +194,11 @@ def _print_topic(options: Options, found: TopicDescription) -> None:
         return
     print(f"topic {found.name}: {found.messages_per_second:.1f} messages/s; ", end="")
     print(f"groups: {printable(', '.join(found.groups)) or 'none'}\n")
-    print_table(brokers)
+    shown = [
+        {**broker, "attributes": ", ".join(f"{name}={value}" for name, value in settings.attributes.items())}
+        for broker, settings in zip(brokers, found.brokers.values(), strict=True)
+    ]
+    print_table(shown)
     if queues:
         print()
         print_table(queues)
@@ -192,6 +213,7 @@ def _settings(found: Mapping[str, TopicSettings]) -> list[Row]:
             "write_queues": settings.write_queues,
             "perm": _perm(settings.perm),
             "ordered": settings.ordered,
+            "attributes": dict(settings.attributes),
         }
         for broker, settings in found.items()
     ]
