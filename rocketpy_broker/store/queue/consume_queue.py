@@ -298,7 +298,7 @@ class ConsumeQueue:
         per_file = self.files.file_bytes // UNIT_BYTES
         count = min(count, per_file - queue_offset % per_file)
         written_end = self._written_units
-        if queue_offset + count <= written_end:
+        if queue_offset + count <= written_end:  # the usual case
             return self._read_written(queue_offset, count * UNIT_BYTES)
         first, end = max(queue_offset - written_end, 0), queue_offset + count - written_end
         pending = bytes(self._pending[first * UNIT_BYTES : end * UNIT_BYTES])
@@ -309,11 +309,13 @@ class ConsumeQueue:
         return written + pending if written is not None and len(written) == size else written
 
     def _read_written(self, queue_offset: int, size: int) -> bytes | None:
-        file = self.files.find(queue_offset * UNIT_BYTES)
+        offset = queue_offset * UNIT_BYTES
+        file = self.files.find(offset)
         if file is None:
             return None
-        position = queue_offset * UNIT_BYTES - file.start
-        size = min(size, file.wrote - position)
+        position = offset - file.start
+        if position + size > file.wrote:
+            size = file.wrote - position
         return file.read(position, size) if size > 0 else None
 
     def unit(self, queue_offset: int) -> QueueUnit | None:

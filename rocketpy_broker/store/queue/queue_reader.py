@@ -128,9 +128,10 @@ class QueueReader:
         config, log = self._config, self._log
         memory_max, disk_max = config.memory_count_max, config.disk_count_max
         count_max = max(count_max, 0)
-        scanned = min(max(_SCANNED_MIN, count_max), max(_SCANNED_MAX, memory_max, disk_max))
         if tag_codes is None and accepts is None:  # one more, which may be the one that is on disk
-            scanned = min(scanned, count_max + 1, max(memory_max, disk_max) + 1)
+            scanned = min(count_max, max(memory_max, disk_max)) + 1
+        else:
+            scanned = min(max(_SCANNED_MIN, count_max), max(_SCANNED_MAX, memory_max, disk_max))
         units = queue.read_units(offset, scanned)
         if not units:
             return _nothing(GetMessageStatus.OFFSET_FOUND_NULL, queue, queue.roll_next_file(offset))
