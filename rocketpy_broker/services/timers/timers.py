@@ -164,13 +164,15 @@ class Timers:
         self._copies_until_ms = max(
             store.commit_log.last_store_timestamp, store.dispatcher.last_store_timestamp
         )
-        slots = list(self._files.wheel.slots(self.read_ms // PRECISION_MS))
+        self._slots = self.waiting = 0
+        for slot in self._files.wheel.slots(self.read_ms // PRECISION_MS):
+            self._slots += 1
+            self.waiting += max(slot.timers, 0)
         if self.read_ms < now_ms - _WHEEL_MS // 2:
-            if slots:
+            if self._slots:
                 self.rebuild(now_ms, "no timer was delivered for more than seven days")
                 return
             self.read_ms = _second(now_ms)
-        self._slots, self.waiting = len(slots), sum(max(slot.timers, 0) for slot in slots)
         self._open_slot()
 
     def finish_slot(self) -> None:
