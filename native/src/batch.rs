@@ -38,12 +38,14 @@ fn elements(mut data: &[u8]) -> Option<Vec<Element<'_>>> {
 #[pyfunction]
 pub fn has_property(data: &[u8], names: &Bound<'_, PyTuple>) -> PyResult<Option<bool>> {
     let names: Vec<PyBackedBytes> = names.extract()?;
-    let is_end = |name: &[u8], byte: u8| name.last() == Some(&byte);
+    let mut is_end = [false; 256];
+    for byte in names.iter().filter_map(|name| name.last()) {
+        is_end[usize::from(*byte)] = true;
+    }
     let has_any = |text: &[u8]| {
-        let separators = text.iter().enumerate().filter(|(_, byte)| **byte == 1);
-        separators
-            .filter(|(at, _)| *at > 0)
-            .any(|(at, _)| names.iter().any(|name| is_end(name, text[at - 1]) && text[..at].ends_with(name)))
+        let ends = text.windows(2).enumerate();
+        ends.filter(|(_, pair)| pair[1] == 1 && is_end[usize::from(pair[0])])
+            .any(|(at, _)| names.iter().any(|name| text[..=at].ends_with(name)))
     };
     Ok(elements(data).map(|all| all.iter().any(|element| has_any(element.properties))))
 }

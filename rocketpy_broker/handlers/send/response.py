@@ -6,6 +6,7 @@ QUIRKS 18: MSG_REGION and TRACE_ON are in every response to a send, also in reje
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -61,11 +62,11 @@ class SendResponses:
         """Number of stored messages, by the code of a response that says that they are not flushed or
         replicated as configured.
         """
-        self._id = store_host.hex().upper() + "%016X"
+        self._host = store_host.hex().upper().encode()
         self._error_header = SendMessageErrorHeader(msg_region=region_id, trace_on=trace_on)
         fields: dict[str, str | Raw] = {
             **self._error_header.ext_fields(),
-            "msgId": Raw(f'"{self._id}"'.encode()),
+            "msgId": Raw(b'"%b"'),
             "queueId": DIGITS,
             "queueOffset": DIGITS,
         }
@@ -82,17 +83,27 @@ class SendResponses:
         code: 0, or the reason why the messages are stored, but not flushed or replicated (10, 11, 12).
         """
         _, request, queue_id, queue_offset, positions, _, handle = parked
-        if request.codec != CODEC_JSON or len(positions) != 1 or handle is not None:
+        if request.codec != CODEC_JSON or handle is not None:
             return self._encoded(parked, code)
         flag = FLAG_RESPONSE | (request.flag & FLAG_READS_MSGPACK)
-        return self._template.frame((code, positions[0], queue_id, queue_offset, flag, request.opaque))
+        return self._template.frame(
+            (code, self._ids(positions), queue_id, queue_offset, flag, request.opaque)
+        )
+
+    def _ids(self, positions: tuple[int, ...]) -> bytes:
+        """Return the message ids for physical offsets, with commas between them."""
+        if len(positions) == 1:
+            return self._host + b"%016X" % positions
+        # A third of the time of formatting each number.
+        offsets = struct.pack(f">{len(positions)}Q", *positions).hex(",", 8).upper()
+        return self._host + offsets.encode().replace(b",", b"," + self._host)
 
     def _encoded(self, parked: ParkedResponse, code: int) -> bytes:
         error_header = self._error_header
         header = SendMessageResponseHeader(
             msg_region=error_header.msg_region,
             trace_on=error_header.trace_on,
-            msg_id=((self._id + ",") * len(parked.positions) % parked.positions)[:-1],
+            msg_id=self._ids(parked.positions).decode(),
             queue_id=parked.queue_id,
             queue_offset=parked.queue_offset,
             recall_handle=parked.recall_handle,
