@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from rocketpy.protocol.message.recall_handle import RecallHandle
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker import EmbeddedCluster
+from tests.integration.access_place import Servers, keys
 from tests.integration.producer.test_timers import Broker4, Broker5
 from tests.integration.sdk_peers import Names
 from tests.waiting import until
@@ -214,3 +216,22 @@ async def test_our_broker_without_timers_has_levels() -> None:
             await sending.send(Message("T", b"x", delay=timedelta(seconds=61)))
         with pytest.raises(MessageInvalid, match="has no timers, so no message can be taken back"):
             await sending.recall("T", RecallHandle("T", "broker-a", LATER_MS, "id").encode())
+
+
+async def test_a_recall_needs_the_right_to_the_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has a handle, or makes one, could delete messages of others."""
+
+    def producer(account: str) -> Producer:
+        return Producer("mygroup", str(servers.names), client=ClientConfig(credentials=keys(account)))
+
+    async with Servers(tmp_path, monkeypatch) as servers, producer("my-account") as owner:
+        result = await owner.send(Message("Mine", b"x", delay=timedelta(hours=1)))
+        assert result.recall_handle is not None
+        await owner.send(Message("Shared", b"x"))
+        async with producer("other-account") as other:
+            with pytest.raises(BrokerError, match="AclException: No default permission for topic:Mine"):
+                await other.recall("Mine", result.recall_handle)
+            forged = RecallHandle.decode(result.recall_handle)._replace(topic="Shared").encode()
+            with pytest.raises(BrokerError, match="there is no message"):
+                await other.recall("Shared", forged)
+        assert await owner.recall("Mine", result.recall_handle) == result.message_id
