@@ -443,9 +443,9 @@ pub fn encode_rows<'py>(
         bodies: Given::new(&bodies),
         tags: tags.as_ref().map(Given::new),
         keys: keys.as_ref().map(Given::new),
-        properties: properties.as_ref().map(|(offsets, names, values)| {
-            (&offsets[..], Given::new(names), Given::new(values))
-        }),
+        properties: properties
+            .as_ref()
+            .map(|(offsets, names, values)| (&offsets[..], Given::new(names), Given::new(values))),
         flags: flags.as_deref(),
         row_ids: row_ids.as_ref().map(|(name, prefix)| (&name[..], &prefix[..])),
         numbers: &numbers,

@@ -1,6 +1,8 @@
-//! Look-ups by key: the native form of a function in `rocketpy_broker/store/queue/key_search.py`.
+//! Look-ups by key: the native forms of `rocketpy_broker/store/queue/key_search.py`, and the hash of one key.
 
 use pyo3::prelude::*;
+
+use crate::java::{extend_hash, positive};
 
 const MESSAGE_MAGIC: u32 = 0xDAA3_20A7;
 /// Where the body begins in a record with IPv4 hosts.
@@ -46,6 +48,13 @@ fn keys_of(properties: &[u8]) -> Option<(&[u8], &[u8])> {
         }
     }
     Some((keys, unique_key))
+}
+
+/// Leaves bytes that are not UTF-8 to the Python form, which is in `rocketpy_broker/store/index/index_hash.py`.
+#[pyfunction]
+pub fn index_hash(topic: &[u8], key: &[u8]) -> Option<i32> {
+    let of_topic = extend_hash(extend_hash(0, topic)?, b"#")?;
+    extend_hash(of_topic, key).map(positive)
 }
 
 /// Leaves IPv6 hosts, topics that are not ASCII and malformed properties to the Python form.

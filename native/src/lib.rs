@@ -42,7 +42,7 @@ mod rocketpy_native {
     #[pymodule_export]
     use super::index_entries::link_entries;
     #[pymodule_export]
-    use super::key_search::match_key;
+    use super::key_search::{index_hash, match_key};
     #[pymodule_export]
     use super::log_fields::read_log_fields;
     #[pymodule_export]

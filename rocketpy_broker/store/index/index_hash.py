@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from rocketpy.protocol.java import hash_polynomial, utf16_units
+from rocketpy.native import has_native_form
+from rocketpy.protocol.java import hash_polynomial, utf8_hash, utf16_units
 
 _MASK: Final = 0xFFFFFFFF
 _SIGN: Final = 0x80000000
@@ -73,6 +74,12 @@ def _lanes(keys: Sequence[bytes], length: int) -> Sequence[int]:
 @lru_cache(maxsize=8)
 def _lane_mask(count: int) -> int:
     return int.from_bytes(b"\xff\xff\xff\xff\0\0\0\0" * count, "little")
+
+
+@has_native_form
+def index_hash(topic: bytes, key: bytes) -> int:
+    """Return the `positive_hash` of `topic#key`, for a look-up. topic, key: in UTF-8."""
+    return key_hash(utf8_hash(topic + b"#"), key)
 
 
 def key_hash(topic_hash: int, key: bytes) -> int:

@@ -13,12 +13,11 @@ from functools import partial
 from pathlib import Path
 
 from rocketpy.errors import StoreDamaged, StoreError
-from rocketpy.protocol.java import string_hash
 from rocketpy_broker.store.config import IndexConfig
 from rocketpy_broker.store.files.checkpoint import DispatchProgress
 from rocketpy_broker.store.files.disk import Clock, Disk, disk_errors
 from rocketpy_broker.store.index.index_file import ROW, IndexFile
-from rocketpy_broker.store.index.index_hash import key_hash
+from rocketpy_broker.store.index.index_hash import index_hash
 
 logger = logging.getLogger("rocketpy_broker.store.index_service")
 
@@ -229,7 +228,7 @@ class IndexService:
         found: list[int] = []
         files = self.files
         if files:
-            wanted = key_hash(string_hash(topic + "#"), key.encode())
+            wanted = index_hash(topic.encode(), key.encode())
             files[-1].keep_slots()
             for file in reversed(files):
                 found += file.find(wanted, begin, end, count_max - len(found))

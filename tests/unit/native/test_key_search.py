@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketpy.native import FORMS
+from rocketpy.protocol.java import string_hash
 from rocketpy.protocol.message.record import encode_record
+from rocketpy_broker.store.index.index_hash import index_hash, positive_hash
 from rocketpy_broker.store.queue.key_search import match_key
 from tests.native_forms import both, needs_native
 
@@ -61,6 +63,17 @@ def test_damaged_records_are_found_in_neither_form(
     stored = record("T", properties, b"body", sys_flag)
     changed = stored[:at] if cut else (stored[:at] + value + stored[at + len(value) :])
     both(match_key)(changed, 5000, b"T", b"a", 0, 2000)
+
+
+@given(st.text(max_size=40) | st.just("T"), st.text(max_size=200), st.binary(max_size=20))
+def test_both_forms_have_the_same_hash(topic: str, key: str, other: bytes) -> None:
+    """A look-up would miss all messages of a key."""
+    try:
+        names = topic.encode(), key.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return
+    assert both(index_hash)(*names) == positive_hash(string_hash(f"{topic}#{key}"))
+    both(index_hash)(other, other)
 
 
 @given(st.binary(max_size=200))
