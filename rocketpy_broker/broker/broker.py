@@ -127,6 +127,7 @@ class Broker:
             self.tasks,
             registration=config.registration,
             interval_ms=config.ha.sync_interval_ms,
+            drop_queues=self._driver.drop_queues,
             may_sync=self._may_sync,
             copy_more=None if self._expired_offsets is None else self._expired_offsets.copy_from_master,
             adopt_timers=self.delivery.timers.adopt if config.timers.enabled else None,
@@ -354,6 +355,7 @@ class Broker:
                 info=self._runtime_info,
                 wait_registered=self._wait_registered,
                 delete_expired_files=self._driver.clean_now,
+                drop_queues=self._driver.drop_queues,
             ),
             *consumers.handlers(self.advertised_address),
             AccessHandler(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -145,7 +145,7 @@ class ConsumerServices:
                 address=address,
                 slices=self._slices,
                 now_ms=_now_ms,
-                sample=self._sample,
+                sampling=self._sampling,
             ),
             self._calls,
         )
@@ -221,8 +221,11 @@ class ConsumerServices:
         self._client_handler.drop_inactive()
         await self._client_handler.drop_expired_locks()
 
-    def _sample(self) -> None:
-        self.stats.sample(_now_ms(), self.puts)
+    def _sample(self) -> asyncio.Future[None]:
+        return self._slices.run_upkeep(self._sampling())
+
+    def _sampling(self) -> Generator[None, None, None]:
+        yield from self.stats.sampling(_now_ms(), self.puts)
         self._days.update(time.localtime()[:3], self.puts.total, self.stats.pulled_total)
 
     def _note_moved_offset(self, header: PullMessageRequestHeader, offset: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
@@ -81,6 +81,9 @@ class AdminHandler:
     """See `StoreDriver.clean_now`."""
     timer_checkpoint: Callable[[], bytes] = bytes
     """Returns the checkpoint of the timers."""
+
+    drop_queues: Callable[[Callable[[ConsumeQueue], bool]], Awaitable[int]]
+    """See `StoreDriver.drop_queues`."""
 
     def __post_init__(self) -> None:
         self._live = broker_live_config(self.config)
@@ -202,12 +205,11 @@ class AdminHandler:
         is_deleted = await self.topics.delete(name)
         end = self.store.max_physical_offset
         async with self._dropping:
-            self._drop_unused()
+            await self._drop_unused()
             if is_deleted:  # it may have been created again meanwhile
                 self.store.drop_deleted({name: end})
                 self.offsets.remove_topic(name)
             await asyncio.sleep(0)  # lets other requests run between deletions that are saved together
-        if is_deleted:
             await self.topics.note_deletion(name, end, log_begin=self.store.min_physical_offset)
         await self.wait_registered()
         return request.reply()
@@ -218,18 +220,24 @@ class AdminHandler:
         return request.reply(body=TopicList(topic_list=sorted(self.topics.system)).encode())
 
     @handles(RequestCode.CLEAN_UNUSED_TOPIC)
-    def clean_unused(self, channel: Channel, request: Command) -> Command:
+    async def clean_unused(self, channel: Channel, request: Command) -> Command:
         """Handle CLEAN_UNUSED_TOPIC: delete queues without a topic."""
-        log.info("%s: %d unused queues deleted", channel.remote_address, self._drop_unused())
+        log.info("%s: %d unused queues deleted", channel.remote_address, await self._drop_unused())
         return request.reply()
 
-    def _drop_unused(self) -> int:
-        return drop_unused_queues(self.store, self.topics.names)
+    async def _drop_unused(self) -> int:
+        return await self.drop_queues(
+            lambda queue: queue.topic not in _WITHOUT_TOPIC and self.topics.get(queue.topic) is None
+        )
 
     @handles(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
-    def clean_expired(self, channel: Channel, request: Command) -> Command:
-        """Handle CLEAN_EXPIRED_CONSUMEQUEUE: delete queues without a message."""
-        log.info("%s: %d expired queues deleted", channel.remote_address, drop_expired_queues(self.store))
+    async def clean_expired(self, channel: Channel, request: Command) -> Command:
+        """Handle CLEAN_EXPIRED_CONSUMEQUEUE: delete queues whose messages have all expired."""
+        begin = self.store.min_physical_offset
+        count = await self.drop_queues(
+            lambda queue: queue.topic not in _WITHOUT_TOPIC and queue.has_expired(begin)
+        )
+        log.info("%s: %d expired queues deleted", channel.remote_address, count)
         return request.reply()
 
     @handles(RequestCode.DELETE_EXPIRED_COMMITLOG)
@@ -326,30 +334,6 @@ class AdminHandler:
         if "brokerPermission" in keys:
             await self.topics.all_changed()
             await self.wait_registered()
-
-
-def drop_unused_queues(store: MessageStore, topics: Collection[str]) -> int:
-    """Delete the queues whose topic is not in `topics`; return their number. Raises StoreError.
-
-    The commit log keeps their messages. A topic that is created again continues its queue offsets until a
-    restart. Source: DefaultMessageStore of RocketMQ 4.6.0.
-    """
-    return _drop(store, lambda queue: queue.topic not in topics)
-
-
-def drop_expired_queues(store: MessageStore) -> int:
-    """Delete the queues whose messages have all expired; return their number. Raises StoreError."""
-    begin = store.min_physical_offset
-    return _drop(store, lambda queue: queue.has_expired(begin))
-
-
-def _drop(store: MessageStore, is_unwanted: Callable[[ConsumeQueue], bool]) -> int:
-    store.dispatch()
-    queues = store.queues.queues
-    dropped = [key for key, queue in queues.items() if key[0] not in _WITHOUT_TOPIC and is_unwanted(queue)]
-    for key in dropped:
-        store.drop_queue(*key)
-    return len(dropped)
 
 
 def _reserved(topic: str) -> Rejected:

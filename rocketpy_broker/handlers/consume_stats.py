@@ -78,8 +78,8 @@ class ConsumeStatsHandler:
     slices: Slices
     now_ms: Callable[[], float]
     """A monotonic clock."""
-    sample: Callable[[], None]
-    """Updates the statistics."""
+    sampling: Callable[[], Generator[None, None, None]]
+    """Updates the statistics, for `slices`."""
 
     @handles(RequestCode.GET_TOPIC_STATS_INFO)
     async def topic_stats(self, channel: Channel, request: Command) -> Command:
@@ -253,10 +253,10 @@ class ConsumeStatsHandler:
         return request.reply(body=QueryCorrectionOffsetBody(correction_offsets=lowest).encode())
 
     @handles(RequestCode.VIEW_BROKER_STATS_DATA)
-    def statistics(self, channel: Channel, request: Command) -> Command:
+    async def statistics(self, channel: Channel, request: Command) -> Command:
         """Handle VIEW_BROKER_STATS_DATA."""
         header = request.header_as(ViewBrokerStatsDataRequestHeader)
-        self.sample()
+        await self.slices.run(self.sampling(), channel)
         counter = self.stats.find(header.stats_name, header.stats_key)
         if counter is None:
             raise Rejected(

@@ -10,7 +10,7 @@ Differs: sums of hour and day exist from the start; in 4.6.0 only after 10 minut
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import Final
@@ -165,12 +165,18 @@ class BrokerStats:
         self._counter(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
 
     def sample(self, now_ms: float, puts: Iterable[tuple[str, int, int]]) -> None:
-        """Sample all counters; to be called every 10 s.
+        """Do the work of `sampling` now."""
+        for _ in self.sampling(now_ms, puts):
+            pass
+
+    def sampling(self, now_ms: float, puts: Iterable[tuple[str, int, int]]) -> Generator[None, None, None]:
+        """Sample all counters; to be called every 10 s. For `Slices`: it yields after each counter.
 
         puts: topic, number of messages stored since the start, and their bytes.
         """
         put_total = 0
         for topic, count, size in puts:
+            yield
             put_total += count
             if count != self._put_counts.get(topic):
                 self._put_counts[topic] = count
@@ -182,6 +188,7 @@ class BrokerStats:
             counter = self._counter(name, self._cluster)
             counter.value = counter.times = total
         for counter in list(self._unsettled):
+            yield
             counter.sample(now_ms, self._sampled_ms)
             if counter.is_settled:
                 self._unsettled.discard(counter)
@@ -231,7 +238,7 @@ class PutCounts:
 
     def __iter__(self) -> Iterator[tuple[str, int, int]]:
         """Yield topic, number of messages, and their bytes in the commit log."""
-        for topic, puts in self._puts.items():
+        for topic, puts in list(self._puts.items()):  # it is read in slices
             count, size = self._begin.get(topic, (0, 0))
             yield topic, puts.count - count, puts.size - size
 

@@ -31,6 +31,7 @@ from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.commit_log import CommitLog
 from rocketpy_broker.store.log.flush import FlushPlan, PlanLimits, flush_failure, flush_now
 from rocketpy_broker.store.log.mapped_file import MappedFile
+from rocketpy_broker.store.log.mapped_file_queue import Deletion
 from rocketpy_broker.store.log.message_log import MakeLog, RecoveryReport
 from rocketpy_broker.store.log.messages import (
     AppendReceipt,
@@ -339,9 +340,27 @@ class MessageStore:
 
     def drop_queue(self, topic: str, queue_id: int) -> None:
         """Delete a consume queue. If it is created again, its offsets continue. Raises StoreError."""
-        queue = self.queues.remove(topic, queue_id)
-        if queue is not None:
-            queue.destroy()
+        delete = self.queues.drop(topic, queue_id)
+        if delete is not None:
+            delete()
+
+    def take_queues(
+        self, is_unwanted: Callable[[ConsumeQueue], bool]
+    ) -> Generator[None, None, list[Deletion]]:
+        """Remove queues from the store; return what deletes their files, to be called in any thread.
+
+        It yields after each queue, since a broker may have many thousands. The commit log keeps the messages.
+        If a queue is created again, its offsets continue until a restart. Raises StoreError.
+        """
+        self.dispatch()
+        taken: list[Deletion] = []
+        for key, queue in list(self.queues.queues.items()):
+            if self.queues.queues.get(key) is queue and is_unwanted(queue):
+                delete = self.queues.drop(*key)
+                if delete is not None:
+                    taken.append(delete)
+            yield
+        return taken
 
     def drop_deleted(self, ends: Mapping[str, int]) -> int:
         """Drop the units of deleted topics; return the number of changed queues. Raises StoreError.
@@ -352,6 +371,8 @@ class MessageStore:
         count = 0
         for key, queue in list(self.queues.queues.items()):
             end = ends.get(key[0], 0)
+            if not end:
+                continue
             if queue.has_expired(end):
                 self.drop_queue(*key)
                 count += 1

@@ -29,6 +29,7 @@ from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 
 log = logging.getLogger("rocketpy.broker.sync")
 
@@ -55,6 +56,8 @@ class SlaveSync:
     registration: RegistrationConfig
     """Provides credentials and TLS settings for the requests."""
     interval_ms: int
+    drop_queues: Callable[[Callable[[ConsumeQueue], bool]], Awaitable[int]]
+    """See `StoreDriver.drop_queues`."""
     may_sync: Callable[[], bool]
     """Returns whether to copy from the current master."""
     copy_more: Callable[[RequestTable], Awaitable[None]] | None = None
@@ -141,7 +144,7 @@ class SlaveSync:
         removed = set(self.topics.names) - topics.topic_config_table.keys()
         deleted = self.topics.deleted
         await self.topics.adopt(topics)
-        self._apply_deletions(deleted, removed, topics.data_version.timestamp)
+        await self._apply_deletions(deleted, removed, topics.data_version.timestamp)
         offsets = await self._request(RequestCode.GET_ALL_CONSUMER_OFFSET, {WITH_VERSIONS: "true"})
         self.offsets.merge(ConsumerOffsetSerializeWrapper.decode(offsets))
         await self.delay.adopt(await self._request(RequestCode.GET_ALL_DELAY_OFFSET))
@@ -166,7 +169,9 @@ class SlaveSync:
             if checkpoint:
                 adopt(checkpoint)
 
-    def _apply_deletions(self, before: Mapping[str, int], removed: Collection[str], changed_ms: int) -> None:
+    async def _apply_deletions(
+        self, before: Mapping[str, int], removed: Collection[str], changed_ms: int
+    ) -> None:
         """Drop the queues and offsets of topics that the master has deleted. Raises StoreError.
 
         before: the deletions known so far. removed: topics that are no longer in the table, which was changed
@@ -179,10 +184,16 @@ class SlaveSync:
         if new or self._dropped_until < max(deleted.values(), default=0):
             self._dropped_until = self.store.dispatcher.offset
             self.store.drop_deleted(deleted)
-        for topic, queue_id in [key for key in self.store.queues.queues if key[0] in removed]:
-            newest = self.store.max_offset_in_queue(topic, queue_id) - 1
-            if self.store.store_timestamp(topic, queue_id, newest) <= changed_ms:  # not of a new topic
-                self.store.drop_queue(topic, queue_id)
+
+        def is_removed(queue: ConsumeQueue) -> bool:
+            if queue.topic not in removed:
+                return False
+            newest = self.store.max_offset_in_queue(queue.topic, queue.queue_id) - 1
+            stored_ms = self.store.store_timestamp(queue.topic, queue.queue_id, newest)
+            return stored_ms <= changed_ms  # not of a new topic
+
+        if removed:
+            await self.drop_queues(is_removed)
 
     async def _request(self, code: int, fields: dict[str, str] | None = None) -> bytes:
         return b"" if self._master is None else await self._master.request(code, fields)

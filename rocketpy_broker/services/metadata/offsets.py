@@ -27,6 +27,8 @@ log = logging.getLogger("rocketpy.broker.offsets")
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _NAME_CHARACTERS_MAX: Final = 255
+_COPIED_AT_ONCE: Final = 2_000
+"""Groups and topics whose offsets a save copies before others have a turn."""
 
 
 def check_group_name(name: str) -> None:
@@ -178,7 +180,8 @@ class ConsumerOffsets:
 
     def remove_topic(self, topic: str) -> None:
         """Remove the offsets of a deleted topic: they would skip messages of a new one of this name."""
-        for key in [key for key in self._table if key.rpartition("@")[0] == topic]:
+        begin = f"{topic}@"  # no name has this character
+        for key in [key for key in self._table if key.startswith(begin)]:
             self._count -= len(self._table.pop(key))
             self._commit_times.pop(key, None)
             self._from_master.pop(key, None)
@@ -229,7 +232,7 @@ class ConsumerOffsets:
             if not self._is_changed:
                 return
             self._is_changed = False
-            table, times = _copy(self._table), _copy(self._commit_times)
+            table, times = await _copy(self._table), await _copy(self._commit_times)
             try:
                 await save_in_thread(lambda: save_state(self._disk, self.path, _encode(table, times)))
             except StoreError as error:
@@ -240,9 +243,18 @@ class ConsumerOffsets:
                 self.jobs.ended("save of consumer offsets")
 
 
-def _copy(table: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
-    """Copy the table for a thread that encodes it: encoding takes a hundred times as long as a copy."""
-    return {key: queues.copy() for key, queues in table.items()}
+async def _copy(table: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
+    """Copy a table in parts, for a thread that encodes it: encoding takes a hundred times as long as a copy.
+
+    Offsets that are committed meanwhile are saved now or by the next call.
+    """
+    copied: dict[str, dict[int, int]] = {}
+    for number, key in enumerate(list(table), 1):
+        if key in table:
+            copied[key] = table[key].copy()
+        if number % _COPIED_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return copied
 
 
 def _encode(table: dict[str, dict[int, int]], commit_times: dict[str, dict[int, int]]) -> bytes:

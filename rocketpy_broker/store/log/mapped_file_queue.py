@@ -7,7 +7,8 @@ ends. Old files are deleted, so the first one may start after 0. Source: RocketM
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +20,13 @@ from rocketpy_broker.store.files.disk import Disk, disk_errors
 from rocketpy_broker.store.log.mapped_file import MappedFile
 
 logger = logging.getLogger("rocketpy_broker.store.segment_queue")  # applications set its level
+
+
+Deletion = Callable[[], None]
+"""Deletes files that the store has forgotten. Blocks; safe in a thread.
+
+Raises StoreError; then it may be called again.
+"""
 
 
 class FlushTarget:
@@ -297,14 +305,21 @@ class MappedFileQueue(msgspec.Struct, gc=False, eq=False):
         self.opened.pop(file, None)
         return file
 
+    def abandon(self) -> Deletion:
+        """Close all files, and forget them. Returns what deletes them and the directory."""
+        files = [*self.strays, *self.mapped_files]
+        if self.preallocated is not None:
+            files.append(self.preallocated)
+        self.strays, self.preallocated = (), None
+        self.mapped_files.clear()
+        for file in files:
+            file.close()
+        paths = [file.path for file in files]
+        return partial(_delete_files, self._disk, self.directory, paths)
+
     def destroy(self) -> None:
-        """Delete all files and the directory."""
-        self.delete_preallocated()
-        self.drop_strays()
-        while self.mapped_files:
-            self.mapped_files.pop().delete()
-        with disk_errors("remove directory", self.directory):
-            self._disk.remove_dir(self.directory)
+        """Delete all files and the directory. Raises StoreError."""
+        self.abandon()()
 
     # -- flushing --------------------------------------------------------------------------------
 
@@ -347,6 +362,14 @@ class MappedFileQueue(msgspec.Struct, gc=False, eq=False):
             file.close()
         if self.preallocated is not None:
             self.preallocated.close()
+
+
+def _delete_files(disk: Disk, directory: Path, files: Sequence[Path]) -> None:
+    for path in files:
+        with disk_errors("delete", path):
+            disk.unlink(path)
+    with disk_errors("remove directory", directory):
+        disk.remove_dir(directory)
 
 
 class Preallocator:

@@ -29,7 +29,7 @@ import msgspec
 from rocketpy.errors import StoreDamaged, StoreError
 from rocketpy_broker.store.files.disk import Disk
 from rocketpy_broker.store.log.mapped_file import MappedFile
-from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
+from rocketpy_broker.store.log.mapped_file_queue import Deletion, MappedFileQueue
 from rocketpy_broker.store.queue.queue_checksums import FileChecksum, QueueChecksums
 
 logger = logging.getLogger("rocketpy_broker.store.consume_queue")
@@ -500,13 +500,17 @@ class ConsumeQueue:
             crc = zlib.crc32(file.read(at, min(_CRC_READ_BYTES, covered - at)), crc)
         return crc
 
-    def destroy(self) -> None:
-        """Delete the queue's files."""
+    def abandon(self) -> Deletion:
+        """Forget all units; return what deletes the queue's files."""
         self._pending.clear()
         self.checksums.forget_from(0)
-        self.files.destroy()
         self.min_offset = self.next_offset = 0
         self.max_physical_offset = -1
+        return self.files.abandon()
+
+    def destroy(self) -> None:
+        """Delete the queue's files. Raises StoreError."""
+        self.abandon()()
 
 
 def _search(file: MappedFile, physical_offset: int) -> int | None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -20,6 +22,7 @@ from rocketpy_broker.store.config import ConsumeQueueConfig
 from rocketpy_broker.store.files.disk import Disk, lacks_descriptors
 from rocketpy_broker.store.log.flush import FlushPlan, PlanLimits
 from rocketpy_broker.store.log.mapped_file import MappedFile
+from rocketpy_broker.store.log.mapped_file_queue import Deletion
 from rocketpy_broker.store.log.messages import QueueTable, check_topic
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue, PutTotals
 from rocketpy_broker.store.queue.queue_checksums import FileChecksum
@@ -28,6 +31,15 @@ _CLOSED_MAX: Final = 256
 """Maximum number of files that are closed at once."""
 CHECKSUM_BYTES_MAX: Final = 256 << 20
 """Maximum bytes of consume queue files that a start or stop reads for checksums: 13 million units."""
+
+
+@dataclass(frozen=True, slots=True)
+class _DroppedQueue:
+    """A removed queue."""
+
+    delete: Deletion
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a thread deletes the files."""
 
 
 class ConsumeQueueTable:
@@ -41,6 +53,8 @@ class ConsumeQueueTable:
         self._changed: dict[ConsumeQueue, None] = {}
         """Queues with changes since their last flush, so that a flush does not visit thousands of others."""
         self._opened: dict[MappedFile, None] = {}
+        self._dropped: dict[tuple[str, int], _DroppedQueue] = {}
+        """Removed queues whose files are not deleted yet; a new queue of the same name would use them."""
         self._is_synced = False
         """Whether the entry of the directory was synced since the start, after it was created."""
         self.puts: dict[str, PutTotals] = {}
@@ -58,10 +72,14 @@ class ConsumeQueueTable:
                     self._changed[queue] = None  # `load` may have extended a file, which must be flushed
 
     def get_or_add(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return a queue; create it if it does not exist. Raises TopicInvalid."""
+        """Return a queue; create it if it does not exist.
+
+        Raises TopicInvalid; StoreError if the files of a removed queue of this name cannot be deleted.
+        """
         queue = self.queues.get((topic, queue_id))
         if queue is None:
             check_topic(topic, queue_id)
+            self._delete_dropped((topic, queue_id))
             queue = self.queues[topic, queue_id] = ConsumeQueue(
                 self._disk,
                 self.directory,
@@ -207,6 +225,28 @@ class ConsumeQueueTable:
         if queue is not None:
             self._changed.pop(queue, None)
         return queue
+
+    def drop(self, topic: str, queue_id: int) -> Deletion | None:
+        """Remove a queue; return what deletes its files, None if there is no queue.
+
+        It deletes nothing once a new queue of this name exists, which deletes them first.
+        """
+        queue = self.remove(topic, queue_id)
+        if queue is None:
+            return None
+        key = topic, queue_id
+        self._dropped[key] = _DroppedQueue(queue.abandon())
+        return partial(self._delete_dropped, key)
+
+    def _delete_dropped(self, key: tuple[str, int]) -> None:
+        """Delete the files of a removed queue, unless that is done. Safe in a thread. Raises StoreError."""
+        dropped = self._dropped.get(key)
+        if dropped is None:
+            return
+        with dropped.lock:
+            if self._dropped.get(key) is dropped:
+                dropped.delete()
+                del self._dropped[key]
 
     def clear(self) -> None:
         """Remove all queues, which the caller has destroyed."""

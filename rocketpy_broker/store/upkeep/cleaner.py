@@ -29,17 +29,12 @@ from rocketpy.errors import DiskFull
 from rocketpy_broker.store.busy import Reason
 from rocketpy_broker.store.config import RetentionConfig
 from rocketpy_broker.store.log.mapped_file import MappedFile
+from rocketpy_broker.store.log.mapped_file_queue import Deletion
 from rocketpy_broker.store.message_store import MessageStore, finish
 
 logger = logging.getLogger("rocketpy_broker.store.cleaner")
 
 _NAMED_QUEUES_MAX = 20
-
-Deletion = Callable[[], None]
-"""One step: deletes a file, or first saves the new start offset of the log. Blocks; safe in a thread.
-
-Raises StoreError.
-"""
 
 
 class DiskUse(NamedTuple):

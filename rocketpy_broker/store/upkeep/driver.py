@@ -11,7 +11,16 @@ import contextlib
 import logging
 import resource
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -23,9 +32,11 @@ from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import PeriodicCall, Tasks
 from rocketpy_broker.store.busy import Reason
 from rocketpy_broker.store.log.flush import FlushPlan, PlanLimits, flush_failure
+from rocketpy_broker.store.log.mapped_file_queue import Deletion
 from rocketpy_broker.store.log.message_log import RecoveryReport
 from rocketpy_broker.store.message_store import MessageStore
-from rocketpy_broker.store.upkeep.cleaner import Cleaner, Deletion
+from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
+from rocketpy_broker.store.upkeep.cleaner import Cleaner
 
 logger = logging.getLogger("rocketpy_broker.store.driver")
 
@@ -313,10 +324,28 @@ class StoreDriver:
         # The store has no reference to these files, so those that are not deleted now must be kept here.
         chosen = await self.in_slices(self.cleaner.choose(use, self.store.clock()))
         steps, self._undeleted = self._undeleted + chosen, []
+        if steps:
+            try:
+                await self._in_thread(self._file_thread, self.store.persist_min_offset)
+            except BaseException:
+                self._undeleted += steps
+                raise
+            await self._delete_all(steps, pause_ms=pause_ms)
+        return len(steps)
+
+    async def drop_queues(self, is_unwanted: Callable[[ConsumeQueue], bool]) -> int:
+        """Delete queues; return their number. The event loop deletes no file: see `MessageStore.take_queues`.
+
+        Raises StoreError. After a failed deletion, the next call of `clean` tries it again.
+        """
+        taken = await self.in_slices(self.store.take_queues(is_unwanted))
+        await self._delete_all([partial(_run_all, part) for part in _parts(taken)])
+        return len(taken)
+
+    async def _delete_all(self, steps: Iterable[Deletion], *, pause_ms: int = 0) -> None:
+        """Delete files, in a thread. Raises StoreError; the next call of `clean` tries these again."""
         left, failure = deque(steps), None
         try:
-            if steps:
-                await self._in_thread(self._file_thread, self.store.persist_min_offset)
             while left:
                 failure = await self._delete(left.popleft()) or failure
                 if pause_ms and await self._stops_within(pause_ms):
@@ -325,7 +354,6 @@ class StoreDriver:
             self._undeleted += left
         if failure is not None:
             raise failure
-        return len(steps)
 
     async def in_slices(self, work: Generator[None, None, T]) -> T:
         """Do work in the event loop. After `_PLANNING_S`, others have a turn."""
@@ -519,6 +547,15 @@ class StoreDriver:
             self._failure_reported = True
             if self._on_failure is not None:
                 self._on_failure(self.store.failure)
+
+
+def _parts(steps: Sequence[Deletion]) -> Iterator[Sequence[Deletion]]:
+    return (steps[at : at + _QUEUES_MIN] for at in range(0, len(steps), _QUEUES_MIN))
+
+
+def _run_all(steps: Iterable[Deletion]) -> None:
+    for step in steps:
+        step()
 
 
 def _raise_file_limit() -> None:

@@ -579,6 +579,6 @@ def test_a_queue_that_lost_a_file_is_rebuilt_though_the_log_is_read_from_its_end
     (tmp_path / "consumequeue" / "T" / "1" / f"{lost:020}").unlink()
     store = MessageStore(small_config(tmp_path))
     assert store.open().scanned_from == 0
-    assert store.queues.queues["T", 1].files.strays == []
+    assert not store.queues.queues["T", 1].files.strays
     store.close()
     expect_all(small_config(tmp_path), 2 * COUNT)

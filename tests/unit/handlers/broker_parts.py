@@ -44,9 +44,10 @@ from rocketpy_broker.services.stats import BrokerStats, PutCounts
 from rocketpy_broker.services.transactions.transactions import TransactionService
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.disk import Disk
+from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 from rocketpy_broker.store.upkeep.cleaner import Cleaner
 from tests.unit.handlers.handler_server import HandlerClient, connected
-from tests.unit.store.helpers import small_config
+from tests.unit.store.helpers import drop_queues, small_config
 
 HOST: Final = host_bytes("127.0.0.1", 10911)
 """Address of the broker in records and message ids."""
@@ -167,6 +168,7 @@ class BrokerParts:
                 info=lambda: {"key": "value"},
                 wait_registered=self._wait_registered,
                 delete_expired_files=self._delete_expired_files,
+                drop_queues=self._drop_queues,
             ),
             self.pull,
             self.client_handler,
@@ -185,7 +187,7 @@ class BrokerParts:
                 address="127.0.0.1:10911",
                 slices=self.slices,
                 now_ms=lambda: self.now_ms,
-                sample=lambda: self.stats.sample(self.now_ms, self.puts),
+                sampling=lambda: self.stats.sampling(self.now_ms, self.puts),
             ),
             ClientCallHandler(
                 store, self.topics, self.clients, self.offsets, slices=self.slices, broker_name=config.name
@@ -198,6 +200,9 @@ class BrokerParts:
 
     def _dispatch(self) -> None:
         self.store.dispatch()
+
+    async def _drop_queues(self, is_unwanted: Callable[[ConsumeQueue], bool]) -> int:
+        return drop_queues(self.store, is_unwanted)
 
     async def _delete_expired_files(self) -> None:
         Cleaner(self.store).run(self.store.clock())

@@ -25,10 +25,11 @@ from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.services.slices import Slices
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.disk import system_clock
+from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 from tests.integration.sdk_peers import Peer
 from tests.unit.handlers.handler_server import HandlerServer, running
-from tests.unit.store.helpers import put, small_config
+from tests.unit.store.helpers import drop_queues, put, small_config
 from tests.waiting import until
 
 
@@ -66,6 +67,7 @@ class Tables:
             info=dict,
             wait_registered=self.groups.save,
             delete_expired_files=self.groups.save,
+            drop_queues=self._drop_queues,
         )
         slices = Slices(self.tasks, lambda: asyncio.get_running_loop().time() * 1000)
         offsets = OffsetHandler(self.store, self.offsets, ClientRegistry(), self.topics, slices)
@@ -82,8 +84,12 @@ class Tables:
             self.tasks,
             registration=self.config.registration,
             interval_ms=interval_ms,
+            drop_queues=self._drop_queues,
             may_sync=may_sync,
         )
+
+    async def _drop_queues(self, is_unwanted: Callable[[ConsumeQueue], bool]) -> int:
+        return drop_queues(self.store, is_unwanted)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from rocketpy_broker.store import (
 )
 from rocketpy_broker.store.index.index_file import IndexFile
 from rocketpy_broker.store.log.log_scan import LogScan
+from rocketpy_broker.store.message_store import finish
+from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 
 Json = dict[str, Any]
 
@@ -107,3 +110,11 @@ def queue_content(store: MessageStore) -> dict[str, list[tuple[int, int, int, in
 def index_content(file: IndexFile) -> list[tuple[int, int, int, int]]:
     """Entries of an index file."""
     return file.entries()
+
+
+def drop_queues(store: MessageStore, is_unwanted: Callable[[ConsumeQueue], bool]) -> int:
+    """Delete queues now; return their number."""
+    taken = finish(store.take_queues(is_unwanted))
+    for delete in taken:
+        delete()
+    return len(taken)

@@ -599,6 +599,74 @@ async def test_a_flush_of_many_queues_lets_others_run(
     await driver.close()
 
 
+class DeletingDisk(OsDisk):
+    """Notes the threads that delete something in a consume queue. Deletions of topic T wait for `gate`."""
+
+    def __init__(self) -> None:
+        self.threads: list[int] = []
+        self.gate = threading.Event()
+
+    def _note(self, path: Path) -> None:
+        if "consumequeue" in path.parts:
+            self.threads.append(threading.get_ident())
+            if "T" in path.parts and threading.get_ident() != threading.main_thread().ident:
+                assert self.gate.wait(LIMIT_S)
+
+    def unlink(self, path: Path) -> None:
+        """See `Disk`."""
+        self._note(path)
+        super().unlink(path)
+
+    def remove_dir(self, path: Path) -> None:
+        """See `Disk`."""
+        self._note(path)
+        super().remove_dir(path)
+
+
+async def test_the_loop_deletes_no_queue(tmp_path: Path) -> None:
+    """After the deletion of 5,000 topics, a broker served no client until all files were deleted."""
+    disk = DeletingDisk()
+    store = MessageStore(small_config(tmp_path), disk=disk)
+    driver = StoreDriver(store)
+    await driver.start()
+    for number in range(100):
+        store.put_message(message(number, topic=f"T{number % 5}", queue_id=number))
+    store.put_message(message(100, topic="Stays"))
+    store.dispatch()
+    store.flush(thorough=True)
+    assert await driver.drop_queues(lambda queue: queue.topic != "Stays") == 100
+    assert threading.get_ident() not in disk.threads
+    assert len(disk.threads) >= 200
+    assert set(store.queues.queues) == {("Stays", 0)}
+    assert not list((tmp_path / "consumequeue").glob("T*/*"))
+    await driver.close()
+
+
+async def test_a_queue_is_created_again_while_its_files_are_deleted(tmp_path: Path) -> None:
+    """The deletion would remove the files of the new queue, or their old units would be read."""
+    disk = DeletingDisk()
+    store = MessageStore(small_config(tmp_path), disk=disk)
+    driver = StoreDriver(store)
+    await driver.start()
+    for number in range(40):
+        store.put_message(message(number, topic="A" if number < 20 else "T", queue_id=number))
+    store.dispatch()
+    store.flush(thorough=True)
+    dropping = asyncio.create_task(driver.drop_queues(lambda queue: bool(queue.topic)))
+    await until(lambda: not store.queues.queues and len(disk.threads) > 40)
+    store.put_message(message(1, topic="T", queue_id=39))
+    store.dispatch()
+    store.flush(thorough=True)
+    disk.gate.set()
+    await dropping
+    assert bodies(store, "T", 39) == [b"body 1"]
+    await driver.close()
+    again = MessageStore(small_config(tmp_path))
+    assert again.open().clean
+    assert bodies(again, "T", 39) == [b"body 1"]
+    again.close()
+
+
 async def until_flushed(disk: FewDescriptors, count: int) -> None:
     """Wait until queues were flushed."""
     while disk.flushed.count("consumequeue") < count:  # noqa: ASYNC110 - a thread flushes them
