@@ -18,8 +18,6 @@ from collections.abc import (
     Collection,
     Generator,
     Iterable,
-    Iterator,
-    Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -323,14 +321,11 @@ class StoreDriver:
         use = await self._in_thread(self._file_thread, self.cleaner.measure)
         # The store has no reference to these files, so those that are not deleted now must be kept here.
         chosen = await self.in_slices(self.cleaner.choose(use, self.store.clock()))
-        steps, self._undeleted = self._undeleted + chosen, []
-        if steps:
-            try:
-                await self._in_thread(self._file_thread, self.store.persist_min_offset)
-            except BaseException:
-                self._undeleted += steps
-                raise
-            await self._delete_all(steps, pause_ms=pause_ms)
+        self._undeleted += chosen
+        if self._undeleted:
+            await self._in_thread(self._file_thread, self.store.persist_min_offset)
+        steps, self._undeleted = self._undeleted, []
+        await self._delete_all(steps, pause_ms=pause_ms)
         return len(steps)
 
     async def drop_queues(self, is_unwanted: Callable[[ConsumeQueue], bool]) -> int:
@@ -339,7 +334,7 @@ class StoreDriver:
         Raises StoreError. After a failed deletion, the next call of `clean` tries it again.
         """
         taken = await self.in_slices(self.store.take_queues(is_unwanted))
-        await self._delete_all([partial(_run_all, part) for part in _parts(taken)])
+        await self._delete_all(taken)
         return len(taken)
 
     async def _delete_all(self, steps: Iterable[Deletion], *, pause_ms: int = 0) -> None:
@@ -547,15 +542,6 @@ class StoreDriver:
             self._failure_reported = True
             if self._on_failure is not None:
                 self._on_failure(self.store.failure)
-
-
-def _parts(steps: Sequence[Deletion]) -> Iterator[Sequence[Deletion]]:
-    return (steps[at : at + _QUEUES_MIN] for at in range(0, len(steps), _QUEUES_MIN))
-
-
-def _run_all(steps: Iterable[Deletion]) -> None:
-    for step in steps:
-        step()
 
 
 def _raise_file_limit() -> None:
