@@ -104,7 +104,7 @@ HEADERLESS_REQUESTS: Final[frozenset[int]] = frozenset(
     {
         RequestCode.QUERY_BROKER_OFFSET,
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
-        RequestCode.GET_TIMER_CHECK_POINT,
+        RequestCode.GET_TIMER_METRICS,
         RequestCode.GET_ALL_TOPIC_CONFIG,
         RequestCode.GET_TOPIC_CONFIG_LIST,
         RequestCode.GET_TOPIC_NAME_LIST,

@@ -352,6 +352,7 @@ class Broker:
                 offsets=consumers.offsets,
                 delay_offsets=self.delivery.delay.offsets,
                 timer_checkpoint=self.delivery.timers.checkpoint,
+                timer_metrics=self.delivery.timers.metrics,
                 info=self._runtime_info,
                 wait_registered=self._wait_registered,
                 delete_expired_files=self._driver.clean_now,

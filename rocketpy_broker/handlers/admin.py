@@ -81,6 +81,8 @@ class AdminHandler:
     """See `StoreDriver.clean_now`."""
     timer_checkpoint: Callable[[], bytes] = bytes
     """Returns the checkpoint of the timers."""
+    timer_metrics: Callable[[], bytes] = bytes
+    """Returns the metrics of the timers."""
 
     drop_queues: Callable[[Callable[[ConsumeQueue], bool]], Awaitable[int]]
     """See `StoreDriver.drop_queues`."""
@@ -308,6 +310,11 @@ class AdminHandler:
     def timer_checkpoint_for_slave(self, channel: Channel, request: Command) -> Command:
         """Handle GET_TIMER_CHECK_POINT of RocketMQ 5 (QUIRKS 75)."""
         return request.reply(body=self.timer_checkpoint())
+
+    @handles(RequestCode.GET_TIMER_METRICS)
+    def timer_metrics_for_slave(self, channel: Channel, request: Command) -> Command:
+        """Handle GET_TIMER_METRICS of RocketMQ 5 (QUIRKS 75)."""
+        return request.reply(body=self.timer_metrics())
 
     @handles(RequestCode.GET_ALL_DELAY_OFFSET)
     def all_delay_offsets(self, channel: Channel, request: Command) -> Command:

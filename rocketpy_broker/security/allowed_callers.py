@@ -75,7 +75,7 @@ BROKER_CALLERS: Final = _table(
     broker=(
         RequestCode.GET_ALL_DELAY_OFFSET, RequestCode.GET_ALL_CONSUMER_OFFSET,
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, RequestCode.GET_ALL_TOPIC_CONFIG,
-        RequestCode.GET_TIMER_CHECK_POINT,
+        RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS,
     ),
     admin=(
         RequestCode.RESUME_CHECK_HALF_MESSAGE, RequestCode.DELETE_TOPIC_IN_BROKER,

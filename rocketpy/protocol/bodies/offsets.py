@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rocketpy.protocol.bodies.base import Body, MessageQueue, always_encoded
 from rocketpy.protocol.bodies.client import SubscriptionData
+from rocketpy.protocol.bodies.topic import DataVersion
 from rocketpy.protocol.headers.base import Int32, Int64
 
 
@@ -21,6 +22,22 @@ class DelayOffsetSerializeWrapper(Body, kw_only=True):
 
     offset_table: dict[int, Int64] = always_encoded({})
     """Delay level to next offset."""
+
+
+class TimerCount(Body, kw_only=True):
+    """How many timers a topic has."""
+
+    count: Int64
+    time_stamp: Int64
+    """When it changed last, in ms since 1970."""
+
+
+class TimerMetricsSerializeWrapper(Body, kw_only=True):
+    """The response to GET_TIMER_METRICS, and timermetrics. Source: RocketMQ 5.3.3 TimerMetrics."""
+
+    data_version: DataVersion = always_encoded(DataVersion())
+    timing_count: dict[str, TimerCount] = always_encoded({})
+    """Real topic to its timers that are not delivered."""
 
 
 class OffsetSerializeWrapper(Body, kw_only=True):

@@ -62,8 +62,8 @@ class SlaveSync:
     """Returns whether to copy from the current master."""
     copy_more: Callable[[RequestTable], Awaitable[None]] | None = None
     """Copies other data after the tables."""
-    adopt_timers: Callable[[bytes], None] | None = None
-    """Takes over the checkpoint of the master's timers; None without timers. Raises RocketError."""
+    adopt_timers: Callable[[bytes, bytes], None] | None = None
+    """Takes over checkpoint and metrics of the master's timers; None without timers. Raises RocketError."""
 
     def __post_init__(self) -> None:
         self._credentials = self.registration.credentials
@@ -155,19 +155,20 @@ class SlaveSync:
         if self.adopt_timers is not None and master.responds_to_all:
             await self._copy_timers(self.adopt_timers)
 
-    async def _copy_timers(self, adopt: Callable[[bytes], None]) -> None:
-        """Copy the checkpoint of the timers. Raises RocketError.
+    async def _copy_timers(self, adopt: Callable[[bytes, bytes], None]) -> None:
+        """Copy the checkpoint and the metrics of the timers. Raises RocketError.
 
         A slave without it finds what was delivered by its key index, when it becomes the master.
         """
         try:
             checkpoint = await self._request(RequestCode.GET_TIMER_CHECK_POINT)
+            metrics = await self._request(RequestCode.GET_TIMER_METRICS)
         except BrokerError as error:
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # an earlier version
                 raise
         else:
             if checkpoint:
-                adopt(checkpoint)
+                adopt(checkpoint, metrics)
 
     async def _apply_deletions(
         self, before: Mapping[str, int], removed: Collection[str], changed_ms: int

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from rocketpy.errors import StoreError
+from rocketpy.protocol.bodies import DataVersion, TimerCount, TimerMetricsSerializeWrapper
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.services.delay.due_calls import DueCalls
 from rocketpy_broker.services.timers.files import TimerFiles, TimerFilesDamaged
@@ -21,7 +22,7 @@ from rocketpy_broker.services.timers.formats import PRECISION_MS, TimerCheckpoin
 from rocketpy_broker.services.timers.timers import Timers
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.disk import Clock, Disk, OsDisk, system_clock
-from rocketpy_broker.store.files.state_file import save_in_thread
+from rocketpy_broker.store.files.state_file import load_state, save_in_thread, save_state
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 log = logging.getLogger("rocketpy.broker.timers")
@@ -56,6 +57,7 @@ class TimerService:
     def __post_init__(self) -> None:
         self._files = TimerFiles(self.disk, self.root, self.log_file_bytes)
         self._timers = Timers(self.store, self._files, self.window_slots, self.queue_to_deliver)
+        self._metrics_path = self.root / "config" / "timermetrics"
         self._calls = DueCalls(self.tasks, self.driver, self._now, self._deliver, "timers")
         self._is_loaded = self._is_master = False
         self._save_timer: asyncio.TimerHandle | None = None
@@ -85,6 +87,7 @@ class TimerService:
         Raises StoreError, StoreDamaged.
         """
         self._timers.load(self.clock())
+        self._load_counts()
         self._is_loaded = True
 
     def start(self) -> None:
@@ -137,15 +140,37 @@ class TimerService:
             return self._timers.progress(self.clock()).encode()
         return self._timers.checkpoint.encode()
 
-    def adopt(self, data: bytes) -> None:
+    def metrics(self) -> bytes:
+        """Return how many timers topics have, the response to GET_TIMER_METRICS."""
+        now_ms, checkpoint = self.clock(), self._timers.checkpoint
+        counts = self._timers.counts.items()
+        return TimerMetricsSerializeWrapper(
+            data_version=DataVersion(counter=checkpoint.counter, timestamp=checkpoint.timestamp),
+            timing_count={topic: TimerCount(count=count, time_stamp=now_ms) for topic, count in counts},
+        ).encode()
+
+    def _load_counts(self) -> None:
+        try:
+            saved = load_state(self.disk, self._metrics_path, TimerMetricsSerializeWrapper.decode).value
+        except StoreError as error:
+            log.warning("counts of timers begin at 0: %s", error)
+            return
+        if saved is not None:
+            self._timers.load_counts({topic: one.count for topic, one in saved.timing_count.items()})
+
+    def adopt(self, data: bytes, metrics: bytes = b"") -> None:
         """Take over the checkpoint of a master, on a slave. Raises RemoteProtocolError.
 
-        It counts once this slave has a record that was stored later: then it has all copies of messages that
-        the master delivered before. Until the next call it uses an earlier one.
+        metrics: its response to GET_TIMER_METRICS. The checkpoint counts once this slave has a record that
+        was stored later: then it has all copies of messages that the master delivered before. Until the next
+        call it uses an earlier one.
         """
         if self._is_master:
             return
         copied = TimerCheckpoint.decode(data)
+        if metrics:
+            counts = TimerMetricsSerializeWrapper.decode(metrics).timing_count
+            self._timers.load_counts({topic: one.count for topic, one in counts.items()})
         if self._copied is None or self._copied.timestamp <= self.store.dispatcher.last_store_timestamp:
             if self._copied is not None:
                 self._timers.adopt(self._copied)
@@ -218,10 +243,12 @@ class TimerService:
             return
         await self.driver.flush()  # delivered messages, before the checkpoint says so
         deletions = files.log.delete_expired(self.store.min_physical_offset)
+        metrics = self.metrics()
 
         def save() -> None:
             files.flush()
             files.checkpoint_file.save(progress)
+            save_state(self.disk, self._metrics_path, metrics)
             for delete in deletions:
                 delete()
 

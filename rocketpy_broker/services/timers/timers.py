@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -80,6 +81,12 @@ class Timers:
         """Queue offset of the first message that is not enqueued."""
         self.waiting = 0
         """Number of timers that are enqueued and not delivered. A slot counts until its last one is."""
+        self.counts: Counter[str] = Counter()
+        """Topic -> number of its timers that are not delivered, on a master."""
+        self._topics: dict[int, str] = {}
+        """Java's hash of a topic, as units have it -> its name."""
+        self._leaving: Counter[int] = Counter()
+        """Java's hash of a topic -> number of its timers that are appended and not written yet."""
         self._delivers = False
         self._slots = 0
         """Number of slots with timers from `read_ms` on."""
@@ -150,6 +157,7 @@ class Timers:
         self.checkpoint = TimerCheckpoint(counter=self.checkpoint.counter)
         self.read_ms = _second(now_ms)
         self.queue_offset = self._store.min_offset_in_queue(TIMER_TOPIC, 0)
+        self.counts.clear()
         if self._delivers:
             self.begin(now_ms)
 
@@ -271,6 +279,7 @@ class Timers:
             for offset, unit in entries[done : done + added]:
                 self.queue_offset = offset
                 self.waiting += -1 if unit.recalls else 1
+                self._count(unit.topic_hash, -1 if unit.recalls else 1)
                 if self._delivers and unit.slot_ms == self.read_ms:
                     if self._is_loading:
                         self._later.append(position)
@@ -278,6 +287,18 @@ class Timers:
                         self._take(position, unit, now_ms)
                 position += UNIT.size
             done += added
+
+    def load_counts(self, counts: Mapping[str, int]) -> None:
+        """Set the counts of topics, as they were saved."""
+        self.counts = Counter(counts)
+        self._topics = {utf8_hash(topic.encode()): topic for topic in counts}
+
+    def _count(self, topic_hash: int, change: int) -> None:
+        topic = self._topics.get(topic_hash)
+        if topic is not None and self._delivers:
+            self.counts[topic] += change
+            if not self.counts[topic]:
+                del self.counts[topic]
 
     def _unit(self, physical: int, size: int, now_ms: int) -> Unit | None:
         """Return the unit of a message of the timer topic. A message that is none is logged and skipped."""
@@ -303,7 +324,9 @@ class Timers:
         if slot_ms > self.read_ms + _WHEEL_MS - _BLANK_MS:  # the clock was wrong when it was stored
             kind |= KIND_ROLL
             slot_ms = due_ms = self.read_ms + self._window_ms
-        return Unit(NO_UNIT, kind, now_ms, slot_ms, physical, size, utf8_hash(timer.real_topic), due_ms)
+        topic_hash = utf8_hash(timer.real_topic)
+        self._topics[topic_hash] = timer.real_topic.decode(errors="replace")
+        return Unit(NO_UNIT, kind, now_ms, slot_ms, physical, size, topic_hash, due_ms)
 
     # -- delivering ---------------------------------------------------------------------------
 
@@ -331,6 +354,7 @@ class Timers:
 
     def _deliver_due(self, now_ms: int, count_max: int) -> int:
         taken: dict[int, int] = {}
+        self._leaving.clear()
         count, failure = 0, None
         try:
             for key_ms in sorted(key for key in self._due if key <= now_ms):
@@ -345,6 +369,8 @@ class Timers:
             failure = error  # messages appended before the error are still written
         if taken:
             self._store.write_out()
+            for topic_hash, number in self._leaving.items():
+                self._count(topic_hash, -number)
         for key_ms, end in taken.items():
             self._started[key_ms] = end
             if end == len(self._due[key_ms]):
@@ -373,6 +399,7 @@ class Timers:
             return None
         if not unit.rolls and self._recalled and own_key(record) in self._recalled:
             return None
+        self._leaving[unit.topic_hash] += -1 if unit.recalls else 1
         try:
             if self._may_have_copy(unit, record) and self._has_copy(record):
                 return None

@@ -6,6 +6,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+from rocketpy.protocol.bodies import TimerMetricsSerializeWrapper
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
     HeartbeatResponseHeader,
@@ -188,6 +189,28 @@ async def test_timers_survive_a_restart(tmp_path: Path) -> None:
         checkpoint = await client.call(RequestCode.GET_TIMER_CHECK_POINT)
         assert TimerCheckpoint.decode(checkpoint.body).queue_offset == 20
         assert cluster.brokers[0].topics.get(TIMER_TOPIC) is None
+
+
+async def test_the_number_of_timers_of_a_topic(tmp_path: Path) -> None:
+    """QUIRKS 75: a slave of RocketMQ requests it, and operators' tools show it."""
+
+    async def counts(client: RawClient) -> dict[str, int]:
+        response = await client.call(RequestCode.GET_TIMER_METRICS)
+        found = TimerMetricsSerializeWrapper.decode(response.body).timing_count
+        return {topic: one.count for topic, one in found.items()}
+
+    async with serving(tmp_path, settings=SMALL) as (cluster, client):
+        for number in range(5):
+            text = timed(f"{number}", TIMER_DELAY_MS=300 if number < 2 else LATER_MS)
+            response = await send(client, b"x", text, topic="T" if number else "U")
+        assert (await recall(client, response.ext_fields()["recallHandle"])).code == 0
+        await arrive(client, 1)
+        await arrive(client, 1, topic="U")
+        timers = cluster.brokers[0].delivery.timers
+        await until(lambda: timers._timers.queue_offset == 6)
+        assert await counts(client) == {"T": 2}
+    async with serving(tmp_path, settings=SMALL) as (_, client):
+        assert await counts(client) == {"T": 2}
 
 
 async def test_clients_cannot_write_the_timer_topic(tmp_path: Path) -> None:

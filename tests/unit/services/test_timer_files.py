@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rocketpy.errors import RemoteProtocolError, StoreError
+from rocketpy.protocol.bodies import TimerMetricsSerializeWrapper
 from rocketpy.protocol.java import utf8_hash
 from rocketpy_broker.services.timers.files import TimerFiles, TimerFilesDamaged
 from rocketpy_broker.services.timers.formats import (
@@ -115,6 +116,15 @@ def test_checkpoints_are_those_of_java(recorded: Path, responses: list[Json]) ->
         TimerCheckpoint.decode(bytes(31))
     with pytest.raises(RemoteProtocolError, match="negative"):
         TimerCheckpoint.decode(b"\xff" * 56)
+
+
+def test_metrics_are_those_of_java(recorded: Path, responses: list[Json]) -> None:
+    """QUIRKS 75: the counts would begin at 0 when a broker of the other kind opens the store."""
+    sent = bytes.fromhex(next(one["body"] for one in responses if one.get("request") == 61))
+    for data in (sent, (recorded / "config" / "timermetrics").read_bytes()):
+        found = TimerMetricsSerializeWrapper.decode(data)
+        assert {topic: one.count for topic, one in found.timing_count.items()} == {"GoldenTimers": 6}
+        assert TimerMetricsSerializeWrapper.decode(found.encode()) == found
 
 
 def test_a_unit_is_not_split_between_files(tmp_path: Path) -> None:
