@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import count, repeat
 from typing import NamedTuple, overload
 
 import msgspec
@@ -101,20 +102,31 @@ class BatchResults(Sequence[SendResult]):
 
     def __getitem__(self, index: int | slice) -> SendResult | list[SendResult]:
         if isinstance(index, slice):
-            return self._results(range(len(self))[index])
-        if index == 0 and self._offset_ids is None:  # without splitting, since every batch needs this one
+            return list(self)[index]
+        position = range(len(self))[index]
+        if position == 0 and self._offset_ids is None:  # without splitting, since every batch needs this one
             return self._result(0, self._message_ids[0], self._whole.offset_message_id.partition(",")[0])
-        (result,) = self._results((range(len(self))[index],))
-        return result
+        return self._result(position, self._message_ids[position], self._split_ids()[position])
 
     def __iter__(self) -> Iterator[SendResult]:
-        return iter(self._results(range(len(self))))
+        whole = self._whole
+        return map(
+            SendResult,
+            repeat(whole.status),
+            self._message_ids,
+            self._split_ids(),
+            repeat(whole.queue),
+            count(whole.queue_offset),
+            repeat(whole.transaction_id),
+            repeat(whole.region),
+            repeat(whole.trace_on),
+            repeat(whole.attempts),
+        )
 
-    def _results(self, indexes: Sequence[int]) -> list[SendResult]:
+    def _split_ids(self) -> list[str]:
         if self._offset_ids is None:
             self._offset_ids = self._whole.offset_message_id.split(",")
-        ids, offset_ids = self._message_ids, self._offset_ids
-        return [self._result(index, ids[index], offset_ids[index]) for index in indexes]
+        return self._offset_ids
 
     def _result(self, index: int, message_id: str, offset_id: str) -> SendResult:
         whole = self._whole

@@ -3,15 +3,13 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-const MAGIC: u32 = 0xDAA320A7;
+use crate::DETACH_BYTES;
+use crate::record::{FIXED_BYTES, MAGIC, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES, body_crc, i32_at, i64_at};
+
+/// Size of the fields before the body, with IPv4 hosts.
 const HEAD_BYTES: usize = 88;
-const FIXED_BYTES: usize = 91;
-const MAX_TOPIC_BYTES: usize = 127;
-const MAX_PROPERTIES_BYTES: usize = 32767;
 /// Bits of sysFlag: a compressed body, IPv6 hosts.
-const UNUSUAL: u32 = 0x1 | 0x10 | 0x20;
-/// Work on more bytes lets other Python threads run.
-const DETACHED_BYTES: usize = 1 << 16;
+const UNUSUAL: i32 = 0x1 | 0x10 | 0x20;
 
 /// A usual record: where it and its parts begin and end.
 struct Record {
@@ -21,34 +19,30 @@ struct Record {
     queue_offset: i64,
 }
 
-fn u32_at(data: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_be_bytes(*data.get(at..)?.first_chunk()?))
-}
-
 /// Return the record at `start`, or None if it is not usual.
 fn usual_record(data: &[u8], start: usize, topic: &[u8], queue_id: i64, check_crc: bool) -> Option<Record> {
-    let size = u32_at(data, start)? as usize;
+    let size = usize::try_from(i32_at(data, start)?).ok()?;
     if size < FIXED_BYTES {
         return None;
     }
     let record = data.get(start..start.checked_add(size)?)?;
-    let body_length = u32_at(record, HEAD_BYTES - 4)? as usize;
+    let body_length = usize::try_from(i32_at(record, HEAD_BYTES - 4)?).ok()?;
     let body = record.get(HEAD_BYTES..HEAD_BYTES.checked_add(body_length)?)?;
     let (&topic_length, rest) = record[HEAD_BYTES + body_length..].split_first()?;
     let (record_topic, rest) = rest.split_at_checked(topic_length.into())?;
     let (length, properties) = rest.split_first_chunk::<2>()?;
-    let is_usual = u32_at(record, 4)? == MAGIC
-        && i64::from(u32_at(record, 12)? as i32) == queue_id
-        && u32_at(record, 36)? & UNUSUAL == 0
+    let is_usual = i32_at(record, 4)? as u32 == MAGIC
+        && i64::from(i32_at(record, 12)?) == queue_id
+        && i32_at(record, 36)? & UNUSUAL == 0
         && record_topic == topic
         && usize::from(u16::from_be_bytes(*length)) == properties.len()
         && properties.len() <= MAX_PROPERTIES_BYTES
-        && (!check_crc || crc32fast::hash(body) & 0x7FFF_FFFF == u32_at(record, 8)?);
+        && (!check_crc || body_crc(body) == i32_at(record, 8)? as u32);
     is_usual.then_some(Record {
         start,
         body_end: start + HEAD_BYTES + body_length,
         end: start + size,
-        queue_offset: i64::from_be_bytes(*record[20..].first_chunk()?),
+        queue_offset: i64_at(record, 20)?,
     })
 }
 
@@ -75,7 +69,7 @@ pub fn split_records<'py>(
         }
         (at, found)
     };
-    let (end, found) = if data.len() > DETACHED_BYTES { py.detach(scan) } else { scan() };
+    let (end, found) = if data.len() > DETACH_BYTES { py.detach(scan) } else { scan() };
     let mut scratch = Vec::new();
     let envelopes = PyList::new(
         py,

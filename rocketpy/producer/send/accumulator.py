@@ -116,7 +116,9 @@ class Accumulator:
         send.size += size
         send.count += 1
         batch.wire_bytes += wire_bytes
-        self.limiter.acquire(size)
+        limiter = self.limiter  # `acquire`, without the call
+        limiter.count += 1
+        limiter.bytes += size
         if len(messages) >= self._max_count:
             self.flush_topic(publish_info)
 

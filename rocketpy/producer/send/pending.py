@@ -216,10 +216,11 @@ class PendingSend(msgspec.Struct, eq=False, weakref=False):
         return self.template.command(queue.queue_id, self.sys_flag, self.born_ms, self.flag, properties, body)
 
     def _batch_body(self) -> bytes:
-        wait_store = self.messages[0].wait_store
+        messages = self.messages
+        wait_store = messages[0].wait_store
         properties = encoded_properties(self.message_ids, self.other_properties, wait_store=wait_store)
-        messages = zip(self.messages, properties, strict=True)
-        return encode_batch([(message.flag, message.body, text) for message, text in messages])
+        flags, bodies = [message.flag for message in messages], [message.body for message in messages]
+        return encode_batch(zip(flags, bodies, properties, strict=True))
 
     # -- as the Waiter of its request ---------------------------------------------------------
 
