@@ -231,15 +231,15 @@ class DLedgerReplication:
     # -- PeerListener -------------------------------------------------------------------------
 
     def committed(self, index: int) -> None:
-        """Dispatch committed messages, and release the responses that wait for them."""
+        """Release the responses that wait for committed messages, and dispatch these."""
         try:
             self.store.commit(index)
         except StoreError as error:
             self.tasks.fail_with(error)
             return
-        self.driver.schedule_dispatch(_DISPATCH_DELAY_S)
         if self._waiters is not None:
             self._waiters.committed(self.store.committed_offset)
+        self.driver.schedule_dispatch(_DISPATCH_DELAY_S)
 
     def changed(self, state: PeerState) -> None:
         """Reject messages immediately after a loss of leadership. The rest of the change follows."""
