@@ -104,6 +104,8 @@ class Timers:
         """Positions of the units that were added to the slot meanwhile."""
         self._truncations = store.truncations
         """Number of truncations of the log that the files know about."""
+        self._first_offset = 0
+        """Queue offset up to which messages are enqueued before any is delivered; see `begin`."""
         self._copies_below = 0
         """End of the log at `begin`: records before it may have been delivered before."""
         self._copies_until_ms = 0
@@ -164,10 +166,12 @@ class Timers:
     def begin(self, now_ms: int) -> None:
         """Prepare to deliver, on a master. Raises StoreError.
 
-        Messages that were due before are searched in the log, since they may have been delivered.
+        Messages that were due before are searched in the log, since they may have been delivered. None is
+        delivered until all messages so far are enqueued: one of them may be a recall.
         """
         store = self._store
         self._delivers = True
+        self._first_offset = store.max_offset_in_queue(TIMER_TOPIC, 0)
         self._copies_below = store.max_physical_offset
         self._copies_until_ms = max(
             store.commit_log.last_store_timestamp, store.dispatcher.last_store_timestamp
@@ -337,6 +341,8 @@ class Timers:
         to do already, that time is not later than `now_ms`. Raises TimerFilesDamaged; call `rebuild` then.
         Raises StoreError; the next call tries again.
         """
+        if self.queue_offset < self._first_offset:
+            return 0, now_ms
         if self._is_loading:
             self._walk(now_ms)
             if self._is_loading:

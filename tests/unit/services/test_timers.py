@@ -118,6 +118,19 @@ def test_recalled_messages_are_not_delivered(world: TimerWorld) -> None:
     assert world.timers.waiting == 0
 
 
+def test_recalls_count_before_the_first_delivery_after_a_start(world: TimerWorld) -> None:
+    """A recalled message would be delivered if its recall is far behind it in the queue."""
+    for number in range(150):
+        world.send(f"{number}", TIMER_DELIVER_MS=START_MS + 5100)
+    world.recall("3")
+    world.restart(crash=True)
+    world.now += 10_000
+    assert 0 < world.timers.enqueue(world.now, 100) < 150
+    assert world.timers.deliver(world.now, 100) == (0, world.now)
+    world.run(world.now + 1000)
+    assert sorted(map(int, world.late())) == [number for number in range(150) if number != 3]
+
+
 def test_a_recall_of_a_rolling_message_rolls_too(tmp_path: Path) -> None:
     """It would be read before the message is in its last slot."""
     world = TimerWorld(tmp_path, window_s=100)
@@ -216,6 +229,19 @@ def test_damaged_files_are_built_again_from_the_log(world: TimerWorld) -> None:
     world.timers.rebuild(world.now, "test")
     world.run(world.now + 1_000_000)
     assert sorted(world.late()) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_truncated_log_is_read_again(world: TimerWorld) -> None:
+    """A slave that follows another master has other messages at the offsets of its units."""
+    world.send("kept", TIMER_DELAY_MS=5000)
+    world.run(world.now + 1000)
+    world.store.truncations += 1
+    world.send("new", TIMER_DELAY_MS=5000)
+    with pytest.raises(StoreError, match="truncated"):
+        world.timers.enqueue(world.now, 100)
+    world.timers.rebuild(world.now, "test")
+    world.run(world.now + 10_000)
+    assert world.late() == {"kept": 0, "new": 0}
 
 
 def test_messages_that_were_due_while_the_broker_was_stopped_are_delivered(world: TimerWorld) -> None:
