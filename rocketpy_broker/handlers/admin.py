@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
@@ -18,8 +18,10 @@ from rocketpy.protocol.bodies import (
     RETRY_TOPIC_PREFIX,
     CreateTopicListRequestBody,
     DelayOffsetSerializeWrapper,
+    GroupForbidden,
     KVTable,
     SubscriptionGroupConfig,
+    SubscriptionGroupList,
     TopicConfig,
     TopicList,
 )
@@ -31,6 +33,7 @@ from rocketpy.protocol.headers import (
     GetBrokerConfigResponseHeader,
     GetSubscriptionGroupConfigRequestHeader,
     GetTopicConfigRequestHeader,
+    UpdateGroupForbiddenRequestHeader,
 )
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy.protocol.remoting.command import Command
@@ -260,11 +263,41 @@ class AdminHandler:
 
         Differs: the retry topic gets the missing queues first. In 4.6.0, retries in these are never consumed.
         """
-        group = SubscriptionGroupConfig.decode(request.body)
-        self.groups.check(group)
-        await self._enlarge_retry_topic(group)
-        await self.groups.update(group)
+        await self._update_groups([SubscriptionGroupConfig.decode(request.body)])
         return request.reply()
+
+    @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
+    async def update_groups(self, channel: Channel, request: Command) -> Command:
+        """Handle UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST. If a group is invalid, none changes."""
+        await self._update_groups(SubscriptionGroupList.decode(request.body).group_config_list)
+        return request.reply()
+
+    async def _update_groups(self, groups: Sequence[SubscriptionGroupConfig]) -> None:
+        for group in groups:
+            self.groups.check(group)
+        for group in groups:
+            await self._enlarge_retry_topic(group)
+        await asyncio.gather(*map(self.groups.update, groups))
+
+    @handles(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN)
+    async def group_forbidden(self, channel: Channel, request: Command) -> Command:
+        """Handle UPDATE_AND_GET_GROUP_FORBIDDEN: whether a group may read a topic.
+
+        Differs: in 5.3.3, allowing one topic allows all topics of the group, and is lost at a restart.
+        """
+        header = request.header_as(UpdateGroupForbiddenRequestHeader)
+        if header.readable is not None:
+            log.info(
+                "%s: group %.200r may %s topic %.200r",
+                channel.remote_address,
+                header.group,
+                "read" if header.readable else "not read",
+                header.topic,
+            )
+            await self.groups.set_readable(header.group, header.topic, readable=header.readable)
+        readable = self.groups.may_read(header.group, header.topic)
+        body = GroupForbidden(topic=header.topic, group=header.group, readable=readable)
+        return request.reply(body=body.encode())
 
     async def _enlarge_retry_topic(self, group: SubscriptionGroupConfig) -> None:
         """Add the queues that a group's retry topic lacks, if it exists. Raises TopicInvalid, StoreError."""

@@ -22,8 +22,10 @@ from rocketpy.protocol.bodies import (
     OffsetWrapper,
     QueryConsumeTimeSpanBody,
     QueryCorrectionOffsetBody,
+    QuerySubscriptionResponseBody,
     QueueTimeSpan,
     TopicConfig,
+    TopicList,
     TopicOffset,
     TopicStatsTable,
 )
@@ -34,7 +36,9 @@ from rocketpy.protocol.headers import (
     GetTopicStatsInfoRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
     QueryCorrectionOffsetHeader,
+    QuerySubscriptionByConsumerRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
+    QueryTopicsByConsumerRequestHeader,
     ViewBrokerStatsDataRequestHeader,
 )
 from rocketpy.protocol.remoting.command import Command
@@ -203,6 +207,29 @@ class ConsumeStatsHandler:
             if self.slices.is_over():
                 yield
         return request.reply(body=GroupList(group_list=list(groups)).encode())
+
+    @handles(RequestCode.QUERY_TOPICS_BY_CONSUMER)
+    async def topics_of_group(self, channel: Channel, request: Command) -> Command:
+        """Handle QUERY_TOPICS_BY_CONSUMER of RocketMQ 5: topics of which a group has offsets."""
+        return await self.slices.run(self._topics_of_group(channel, request), channel)
+
+    def _topics_of_group(self, channel: Channel, request: Command) -> Work:
+        group = request.header_as(QueryTopicsByConsumerRequestHeader).group
+        topics = []
+        for topic, name in self.offsets.pairs:
+            if name == group:
+                topics.append(topic)
+            if self.slices.is_over():
+                yield
+        return request.reply(body=TopicList(topic_list=topics, broker_addr=channel.local_address).encode())
+
+    @handles(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
+    def subscription_of_group(self, channel: Channel, request: Command) -> Command:
+        """Handle QUERY_SUBSCRIPTION_BY_CONSUMER of RocketMQ 5: how the members subscribe to a topic."""
+        header = request.header_as(QuerySubscriptionByConsumerRequestHeader)
+        found = self.clients.subscription(header.group, header.topic or "")
+        body = QuerySubscriptionResponseBody(group=header.group, topic=header.topic, subscription_data=found)
+        return request.reply(body=body.encode())
 
     @handles(RequestCode.QUERY_CONSUME_TIME_SPAN)
     async def time_spans(self, channel: Channel, request: Command) -> Command:

@@ -327,6 +327,8 @@ _RULES: Final[dict[int, Rule]] = {
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _consume(group="group", right=_ANY),
     RequestCode.GET_CONSUMER_RUNNING_INFO: _about_group("consumerGroup"),
     RequestCode.CONSUME_MESSAGE_DIRECTLY: _consume_directly,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: _about_group("group"),
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _consume(group="group", right=_ANY),
     RequestCode.GET_TOPIC_CONFIG: _about_topic(),
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _about_group("group"),
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _nothing,

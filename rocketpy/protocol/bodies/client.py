@@ -23,6 +23,15 @@ class SubscriptionData(Body, kw_only=True):
     class_filter_mode: bool = always_encoded(False)
 
 
+class QuerySubscriptionResponseBody(Body, kw_only=True):
+    """The response to QUERY_SUBSCRIPTION_BY_CONSUMER (345). Source: RocketMQ 5.3.3."""
+
+    group: str
+    topic: str | None = None
+    subscription_data: SubscriptionData | None = None
+    """None if no member of the group is online, or it does not subscribe to the topic."""
+
+
 class ProducerData(Body, kw_only=True):
     """A producer group of the client."""
 

@@ -162,7 +162,8 @@ class TopicList(Body, kw_only=True):
 
     topic_list: list[str] = always_encoded([])
     broker_addr: str | None = None
-    """Address of any broker, only in the response to GET_SYSTEM_TOPIC_LIST_FROM_NS."""
+    """Address of any broker, in the response to GET_SYSTEM_TOPIC_LIST_FROM_NS, or of this one, in that to
+    QUERY_TOPICS_BY_CONSUMER."""
 
 
 class SubscriptionGroupConfig(Body, kw_only=True):
@@ -179,11 +180,30 @@ class SubscriptionGroupConfig(Body, kw_only=True):
     notify_consumer_ids_changed_enable: bool = always_encoded(True)
 
 
+class SubscriptionGroupList(Body, kw_only=True):
+    """The body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225).
+
+    Source: RocketMQ 5.3.3 SubscriptionGroupList.
+    """
+
+    group_config_list: list[SubscriptionGroupConfig] = always_encoded([])
+
+
+class GroupForbidden(Body, kw_only=True):
+    """The response to UPDATE_AND_GET_GROUP_FORBIDDEN (353). Source: RocketMQ 5.3.3 GroupForbidden."""
+
+    topic: str
+    group: str
+    readable: bool = always_encoded(True)
+
+
 class SubscriptionGroupWrapper(Body, kw_only=True):
     """The response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG, and subscriptionGroup.json."""
 
     subscription_group_table: dict[str, SubscriptionGroupConfig] = always_encoded({})
     data_version: DataVersion = field(default_factory=DataVersion)
+    forbidden_table: dict[str, dict[str, Int32]] = field(default_factory=dict)
+    """Group -> topic -> bits of what it may not do: 4 read. Since RocketMQ 5."""
 
 
 def _with_length(data: bytes) -> bytes:

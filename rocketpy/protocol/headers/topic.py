@@ -51,6 +51,31 @@ class QueryTopicConsumeByWhoRequestHeader(Header, kw_only=True):
     topic: str
 
 
+class QueryTopicsByConsumerRequestHeader(Header, kw_only=True):
+    """QUERY_TOPICS_BY_CONSUMER (343). Source: RocketMQ 5.3.3 QueryTopicsByConsumerRequestHeader."""
+
+    group: str
+
+
+class QuerySubscriptionByConsumerRequestHeader(Header, kw_only=True):
+    """QUERY_SUBSCRIPTION_BY_CONSUMER (345).
+
+    Source: RocketMQ 5.3.3 QuerySubscriptionByConsumerRequestHeader.
+    """
+
+    group: str
+    topic: str | None = None
+
+
+class UpdateGroupForbiddenRequestHeader(Header, kw_only=True):
+    """UPDATE_AND_GET_GROUP_FORBIDDEN (353). Source: RocketMQ 5.3.3 UpdateGroupForbiddenRequestHeader."""
+
+    group: str
+    topic: str
+    readable: bool | None = None
+    """Whether the group may read the topic; None only asks."""
+
+
 class GetSubscriptionGroupConfigRequestHeader(Header, kw_only=True):
     """GET_SUBSCRIPTIONGROUP_CONFIG (352). Source: RocketMQ 5.3.3 GetSubscriptionGroupConfigRequestHeader."""
 

@@ -101,6 +101,9 @@ class PullChecks:
             raise absent(self.store, f"group {header.consumer_group}", missing)
         if not group.consume_enable:
             raise _forbidden(f"subscription group no permission, {header.consumer_group}")
+        if self.groups.forbidden and not self.groups.may_read(header.consumer_group, header.topic):
+            text = f"the consumer group[{header.consumer_group}] is forbidden for topic[{header.topic}]"
+            raise _forbidden(text)
         topic = self.topics.get(header.topic)
         if topic is not None and not topic.perm & PERM_READ:
             raise _forbidden(f"the topic[{header.topic}] pulling message is forbidden")

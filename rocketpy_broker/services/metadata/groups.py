@@ -11,10 +11,14 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from rocketpy.errors import GroupInvalid, UsageError
 from rocketpy.protocol.bodies import (
+    PERM_READ,
     SYSTEM_GROUP_PREFIX,
     SYSTEM_GROUPS,
+    DataVersion,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
 )
@@ -22,6 +26,7 @@ from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.services.metadata.offsets import check_group_name
 from rocketpy_broker.services.metadata.persistent_table import PersistentTable, TableChange
+from rocketpy_broker.services.metadata.topics import check_topic_name
 from rocketpy_broker.store.files.disk import Clock, Disk, system_clock
 
 log = logging.getLogger("rocketpy.broker.groups")
@@ -56,6 +61,39 @@ class SubscriptionGroupTable(PersistentTable[SubscriptionGroupConfig, Subscripti
         self._retry_queues_max = retry_queues_max
         self._creating: set[str] = set()
         """New groups that `update` is saving."""
+        self.forbidden: dict[str, dict[str, int]] = {}
+        """See `SubscriptionGroupWrapper.forbidden_table`."""
+
+    def _wrap(
+        self, table: dict[str, SubscriptionGroupConfig], version: DataVersion
+    ) -> SubscriptionGroupWrapper:
+        return replace(super()._wrap(table, version), forbidden_table=self.forbidden)
+
+    def _loaded(self, wrapper: SubscriptionGroupWrapper) -> None:
+        self.forbidden = wrapper.forbidden_table
+
+    def may_read(self, group: str, topic: str) -> bool:
+        """Return whether an operator allows a group to read a topic."""
+        return not self.forbidden.get(group, {}).get(topic, 0) & PERM_READ
+
+    async def set_readable(self, group: str, topic: str, *, readable: bool) -> None:
+        """Allow or forbid a group to read a topic, and save that.
+
+        Raises GroupInvalid, TopicInvalid, StoreError.
+        """
+        check_group_name(group)
+        check_topic_name(topic)
+        bits = self.forbidden.get(group, {}).get(topic, 0)
+        bits = bits & ~PERM_READ if readable else bits | PERM_READ
+        of_group = {**self.forbidden.get(group, {}), topic: bits}
+        if not bits:
+            del of_group[topic]
+        self._set_forbidden({**self.forbidden, group: of_group})
+        await self.saver.save(TableChange())
+
+    def _set_forbidden(self, table: dict[str, dict[str, int]]) -> None:
+        self.forbidden = {group: topics for group, topics in table.items() if topics}
+        self.version = self.version.next(self._clock())
 
     def find(self, name: str) -> SubscriptionGroupConfig | None:
         """Return a group, which is created if it is missing; None if that is not allowed."""
@@ -128,9 +166,13 @@ class SubscriptionGroupTable(PersistentTable[SubscriptionGroupConfig, Subscripti
         """Remove a group, and save that; False if it does not exist. Raises StoreError."""
         if name not in self._table:
             return False
+        if name in self.forbidden:
+            self._set_forbidden({**self.forbidden, name: {}})
         await self.saver.save(TableChange(removed=(name,)))
         return True
 
     async def adopt(self, wrapper: SubscriptionGroupWrapper) -> None:
         """Take over a master's groups, if its version differs. Raises StoreError."""
+        if wrapper.data_version != self.version:
+            self.forbidden = wrapper.forbidden_table
         await self._adopt(wrapper.subscription_group_table, wrapper.data_version)
