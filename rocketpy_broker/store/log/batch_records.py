@@ -34,7 +34,8 @@ def batch_records(
     RemoteProtocolError for a malformed body, and the errors of `encode_record`.
     """
     batch = decode_batch(data)
-    sizes = [record_size(len(body), len(topic), len(text), sys_flag) for _, body, text in batch]
+    fixed = record_size(0, len(topic), 0, sys_flag)
+    sizes = [fixed + len(body) + len(text) for _, body, text in batch]
     properties_max = max([len(text) for _, _, text in batch], default=0)
     if sum(sizes) > size_max or properties_max > MAX_PROPERTIES_BYTES:
         raise too_large(sum(sizes), size_max, properties_max)
