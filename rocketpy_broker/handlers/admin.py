@@ -93,6 +93,8 @@ class AdminHandler:
     def __post_init__(self) -> None:
         self._live = broker_live_config(self.config)
         self._dropping = asyncio.Lock()
+        self._drops = 0
+        """Number of searches for queues without a topic that have begun."""
 
     # -- topics -------------------------------------------------------------------------------
 
@@ -209,8 +211,11 @@ class AdminHandler:
             raise _reserved(name)
         is_deleted = await self.topics.delete(name)
         end = self.store.max_physical_offset
+        drops = self._drops
         async with self._dropping:
-            await self._drop_unused()
+            if self._drops == drops:  # else that for another topic has found this one's queues, too
+                self._drops += 1
+                await self._drop_unused()
             if is_deleted:  # it may have been created again meanwhile
                 self.store.drop_deleted({name: end})
                 self.offsets.remove_topic(name)

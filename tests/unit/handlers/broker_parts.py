@@ -81,7 +81,7 @@ class BrokerParts:
         self.delayed: list[int] = []
         self.sent_back: list[tuple[str, str]] = []
         self.moved: list[tuple[int, int]] = []
-        self.registrations = 0
+        self.registrations = self.drops = 0
         self.store = store = MessageStore(config.store, disk=disk)
         store.open()
         store.set_store_host(HOST)
@@ -202,6 +202,7 @@ class BrokerParts:
         self.store.dispatch()
 
     async def _drop_queues(self, is_unwanted: Callable[[ConsumeQueue], bool]) -> int:
+        self.drops += 1
         return drop_queues(self.store, is_unwanted)
 
     async def _delete_expired_files(self) -> None:

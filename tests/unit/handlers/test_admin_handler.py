@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.headers import (
-    CreateTopicRequestHeader,
-)
+from rocketpy.protocol.headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
 from rocketpy_broker.config.file import load_broker_config
 from tests.unit.handlers.broker_parts import BrokerParts, broker, served
 from tests.unit.store.helpers import put
@@ -111,3 +110,21 @@ async def test_a_change_must_be_valid_with_earlier_ones_for_the_next_start(tmp_p
             assert response.code == code
     ha = load_broker_config(file).ha
     assert (ha.silence_ms, ha.heartbeat_ms) == (60_000, 30_000)
+
+
+async def test_deletions_at_the_same_time_search_the_queues_together(tmp_path: Path) -> None:
+    """Each of 5,000 deletions took 25 ms to look at 20,000 queues."""
+    names = [f"T{number}" for number in range(20)]
+    parts = BrokerParts(tmp_path)
+    parts.add_topics(*names)
+    for name in names:
+        put(parts.store, 0, topic=name)
+    async with served(parts) as (client,):
+        code, headers = (
+            RequestCode.DELETE_TOPIC_IN_BROKER,
+            [DeleteTopicRequestHeader(topic=name) for name in names],
+        )
+        responses = await asyncio.gather(*(client.call(code, header) for header in headers))
+        assert {response.code for response in responses} == {ResponseCode.SUCCESS}
+        assert not parts.store.queues.queues
+        assert parts.drops < 10
