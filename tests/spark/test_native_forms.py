@@ -142,6 +142,9 @@ def test_any_buffers_are_no_panic(bodies: Any, names: Any, values: Any, offsets:
     [
         pa.array([["a", "b"], None, [], ["c"]], pa.list_(pa.string())).slice(1),
         pa.array([["a", "b"], None, [], ["c"]], pa.large_list(pa.string())).slice(1),
+        pa.array(
+            [["a", "b"], None, [], ["c"]], pa.list_(pa.field("element", pa.string(), nullable=False))
+        ).slice(1),
         pa.array(["a b", None, "", "c"]).slice(1),
     ],
 )

@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pyspark_rocketmq.bodies import MARKED_BODY, PROPERTY_BODY_MARK, mark_of
 from rocketpy import MessageColumns
@@ -112,13 +111,13 @@ def maps_of(column: pa.MapArray) -> Maps:
 
 def joined_keys(column: pa.Array) -> pa.Array:
     """Return the keys of each row as one text. Raises ValueError for an invalid key in an array."""
-    if not pa.types.is_list(column.type) and not pa.types.is_large_list(column.type):
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return column
-    keys = column.flatten()
-    is_valid = pc.and_(pc.greater(pc.binary_length(keys), 0), pc.invert(pc.match_substring(keys, " ")))
-    if keys.null_count or not pc.all(is_valid, min_count=0).as_py():
+    arrays: list[list[str] | None] = column.to_pylist()
+    keys = [key for array in arrays if array for key in array]
+    if not all(keys) or " " in "".join(keys):
         raise ValueError("a key is missing, or contains a space")
-    return pc.binary_join(column, " ")
+    return pa.array([" ".join(array) if array else None for array in arrays], pa.string())
 
 
 def _validity(column: pa.Array) -> bytes | None:
