@@ -42,10 +42,11 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
             sys.stdout.flush()
         finally:
             if arguments is None:
+                import atexit
                 import signal
 
                 # Ctrl-C ends the interpreter's own clean-up without a traceback.
-                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
     except KeyboardInterrupt:
         print("rocketpy-broker: interrupted", file=sys.stderr)
         return _INTERRUPTED

@@ -31,10 +31,11 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
             return _main(arguments)
         finally:
             if arguments is None:
+                import atexit
                 import signal
 
                 # Ctrl-C ends the interpreter's own clean-up without a traceback.
-                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
     except KeyboardInterrupt:  # while modules are imported, before the command begins, or after its end
         print("rocketpy: interrupted", file=sys.stderr)
         return _INTERRUPTED

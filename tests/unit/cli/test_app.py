@@ -1,6 +1,7 @@
 """The command line of rocketpy-broker, without starting a server."""
 
 import runpy
+import signal
 import subprocess
 import sys
 
@@ -25,11 +26,13 @@ def test_the_command_prints_the_version(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A bug report could not name the version."""
+    before = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(sys, "argv", ["__main__.py", "--version"])
     with pytest.raises(SystemExit) as end:
         runpy.run_module("rocketpy_broker", run_name="__main__")
     assert end.value.code == 0
-    assert capsys.readouterr().out == f"rocketpy-broker {rocketpy.__version__}\n"
+    assert capsys.readouterr().out.startswith(f"rocketpy-broker {rocketpy.__version__} (")
+    assert signal.getsignal(signal.SIGINT) is before, "another program in this process would lose Ctrl-C"
 
 
 @pytest.mark.parametrize(
