@@ -207,12 +207,12 @@ class Timers:
     def progress(self, now_ms: int) -> TimerCheckpoint:
         """Return the checkpoint of the current state. Save it after a flush of log and files.
 
-        It is the last one if nothing has changed since.
+        It is the last one if nothing has changed since, or if there has never been a timer.
         """
         self._files.wheel.put(())  # those that could not be written
         last, log_end = self.checkpoint, self._files.log.end
         state = self.read_ms, log_end, self.queue_offset
-        if state == (last.read_ms, last.log_flushed, last.queue_offset):
+        if state == (last.read_ms, last.log_flushed, last.queue_offset) or not (log_end or self.queue_offset):
             return last
         return replace(
             last, read_ms=self.read_ms, log_flushed=log_end, queue_offset=self.queue_offset,

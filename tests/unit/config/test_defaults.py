@@ -38,7 +38,11 @@ SET_WHILE_RECORDING = {
 }
 """Keys that the recording set otherwise, with the defaults of 4.6.0's BrokerConfig and MessageStoreConfig."""
 
-DIFFERENT: dict[str, object] = {"flushCommitLogLeastPages": 0, "cleanFileForciblyEnable": False}
+DIFFERENT: dict[str, object] = {
+    "flushCommitLogLeastPages": 0,
+    "cleanFileForciblyEnable": False,
+    "maxTransferCountOnMessageInMemory": 1024,
+}
 """Our own default for a key of RocketMQ. docs/differences.md has the reasons."""
 
 OF_ONE_MACHINE = {
