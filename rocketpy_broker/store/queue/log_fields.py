@@ -134,7 +134,8 @@ def read_log_fields(
             topic_field, topic_bytes, topic_hash = tail[: len(topic) + 1], len(topic) + 1, _topic_hash(topic)
         properties = tail[topic_bytes + 2 :]
         length = int.from_bytes(tail[topic_bytes : topic_bytes + 2], "big")
-        if length != len(properties) or length > MAX_PROPERTIES_BYTES or b"\0" in properties:
+        is_whole = len(tail) == topic_bytes + 2 + length
+        if not is_whole or length > MAX_PROPERTIES_BYTES or b"\0" in properties:
             break
         tags, keys, unique_key = index_fields(properties)
         if not sys_flag & NOT_IN_QUEUE:
