@@ -17,6 +17,8 @@ DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 
 
 _MS: Final = timedelta(milliseconds=1)
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DIGITS_MAX: Final = 9
+"""Due times then fit into the 64 bits that units of consume queues have for them."""
 _LEVEL: Final = re.compile(r"(\d+)([smhd])")
 
 
@@ -84,5 +86,7 @@ def _parse(text: str) -> list[int]:
         match = _LEVEL.fullmatch(word)
         if match is None:
             raise ConfigInvalid(f"messageDelayLevel has {word!r}; each level is a number and s, m, h or d")
+        if len(match[1]) > _DIGITS_MAX:
+            raise ConfigInvalid(f"messageDelayLevel has {word!r}; a number has at most {_DIGITS_MAX} digits")
         delays.append(int(match[1]) * _UNIT_MS[match[2]])
     return delays

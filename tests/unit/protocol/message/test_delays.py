@@ -66,7 +66,7 @@ def test_delays_that_no_level_has(text: str, delay: Any, said: str) -> None:
         DelayLevels(text).level_for(delay)
 
 
-@pytest.mark.parametrize("text", ["5x", "1s,5s", "-1s", "1.5s", "s"])
+@pytest.mark.parametrize("text", ["5x", "1s,5s", "-1s", "1.5s", "s", "1s 1000000000d"])
 def test_an_invalid_table_is_rejected(text: str) -> None:
     """The application would compute levels from a table that its broker refuses."""
     with pytest.raises(ConfigInvalid, match="messageDelayLevel has"):
