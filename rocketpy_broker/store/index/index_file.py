@@ -282,9 +282,14 @@ class IndexFile:
             if seconds < 0:
                 break
             first = began + seconds * 1000
-            if entry_hash == key_hash and (
-                number == 1  # relative to the end of the previous file; see `put`
-                or ((first <= end or seconds == 0) and (begin <= first + 999 or seconds == _SECONDS_MAX))
+            is_new = not found or offset != found[-1]  # a record may have a key twice
+            if (
+                entry_hash == key_hash
+                and is_new
+                and (
+                    number == 1  # relative to the end of the previous file; see `put`
+                    or ((first <= end or seconds == 0) and (begin <= first + 999 or seconds == _SECONDS_MAX))
+                )
             ):
                 found.append(offset)
             if previous >= number:

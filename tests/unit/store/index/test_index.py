@@ -75,6 +75,16 @@ def test_the_unique_key_is_before_the_other_keys(tmp_path: Path) -> None:
     index.close()
 
 
+def test_a_record_that_has_a_key_often_hides_no_other(tmp_path: Path) -> None:
+    """A producer that repeats a key in one message would make older messages impossible to find."""
+    index = service_of(tmp_path)
+    index.put(index_rows(b"T", b"", b"k", 100, 5000))
+    index.put(index_rows(b"T", b"k", b"k other k k", 200, 5000))
+    index.put(index_rows(b"T", b"", b"k", 300, 5000))
+    assert index.find("T", "k", 0, FOREVER, 3) == [300, 200, 100]
+    index.close()
+
+
 def test_full_file_is_followed_by_another(tmp_path: Path) -> None:
     """After twenty million keys nothing more would be found."""
     index = service_of(tmp_path, entries=10)
