@@ -92,7 +92,7 @@ class MessageStore:
             self.index,
             DelayLevels(config.delay_levels),
             ClockSteps(self.disk, config.root / "clocksteps"),
-            self.commit_log.read,
+            self.commit_log.files.read,  # unlike `MessageLog.read`, offset 0 is not the oldest record
         )
         self.stats = StoreStats()
         self.truncations = 0

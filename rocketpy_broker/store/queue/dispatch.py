@@ -7,7 +7,7 @@ within limits. Consume queues and index are behind the log by these waiting reco
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from rocketpy.errors import RecordCorrupt, StoreDamaged
@@ -33,7 +33,7 @@ class Dispatcher:
     """Builds consume queues and index from records.
 
     index: None when switched off. clock: follows all records. read: returns written bytes of the log, see
-    `MessageLog.read`.
+    `LogFiles.read`.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Dispatcher:
         touched: dict[ConsumeQueue, None] = {}
         self.is_stuck = True
         try:
-            self.put(self._bytes_of(pieces), touched)
+            self.put(self._parts_of(pieces), touched)
             # Updated before the listener is called: it reads the store, which dispatches again.
             self.is_stuck = False
             del self._pieces[: len(pieces)]
@@ -115,7 +115,7 @@ class Dispatcher:
         whole = next(number for number, piece in enumerate(self._pieces) if piece.end > until)
         piece = self._pieces[whole]
         if piece.begin < until:
-            data = self._bytes_of([piece])
+            data = b"".join(self._parts_of([piece]))
             fields = LogFields(*read_log_fields(data[: until - piece.begin], 0, -1, False, [], None))
             if fields.records:
                 at, first = fields.position, piece.begin + fields.position
@@ -125,33 +125,45 @@ class Dispatcher:
                 whole += 1
         return self._pieces[:whole]
 
-    def _bytes_of(self, pieces: Sequence[LogPiece]) -> bytes:
-        found = []
+    def _parts_of(self, pieces: Sequence[LogPiece]) -> Iterator[bytes]:
+        """Yield the records of these pieces. A long backlog is not in memory at once."""
+        part: list[bytes] = []
+        part_bytes = 0
+        expired: list[LogPiece] = []
         for piece in pieces:
             data = self._read(piece.begin, piece.end - piece.begin) if piece.data is None else piece.data
             if data is None:  # retention has deleted the file
-                logger.error("the records from %d to %d expired undispatched", piece.begin, piece.end)
-            else:
-                found.append(data)
-        return found[0] if len(found) == 1 else b"".join(found)
+                expired.append(piece)
+                continue
+            if part and part_bytes + len(data) > _HELD_BYTES_MAX:
+                yield b"".join(part)
+                part, part_bytes = [], 0
+            part.append(data)
+            part_bytes += len(data)
+        if part:
+            yield part[0] if len(part) == 1 else b"".join(part)
+        if expired:
+            logger.error("the records from %d to %d expired undispatched", expired[0].begin, expired[-1].end)
 
-    def put(self, data: bytes, touched: dict[ConsumeQueue, None] | None = None) -> None:
+    def put(self, parts: Iterable[bytes], touched: dict[ConsumeQueue, None] | None = None) -> None:
         """Add records to their consume queues, and to the index.
 
-        touched: receives the queues that grew, in order. Raises StoreError when the index fails, after all
-        records were added to their queues; StoreDamaged if the data does not consist of records.
+        parts: whole records. touched: receives the queues that grew, in order. Raises StoreError when the
+        index fails, after all records were added to their queues; StoreDamaged if a part does not consist of
+        records.
         """
         rows = []
-        at = 0
-        while at < len(data):
-            fields = LogFields(*read_log_fields(data, at, -1, False, self.delays_ms, None))
-            if not fields.records:  # no plain record
-                fields = fields_of(_view(data, at), self.delays_ms)
-                at += fields.end - fields.begin
-            else:
-                at = fields.position
-            self.put_units(fields, touched)
-            rows.append(fields.rows)
+        for data in parts:
+            at = 0
+            while at < len(data):
+                fields = LogFields(*read_log_fields(data, at, -1, False, self.delays_ms, None))
+                if not fields.records:  # no plain record
+                    fields = fields_of(_view(data, at), self.delays_ms)
+                    at += fields.end - fields.begin
+                else:
+                    at = fields.position
+                self.put_units(fields, touched)
+                rows.append(fields.rows)
         if self._index is not None:
             self._index.put(rows[0] if len(rows) == 1 else b"".join(rows))
 

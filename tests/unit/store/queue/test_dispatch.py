@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketpy.errors import StoreDamaged
+from rocketpy.native import FORMS
 from rocketpy.protocol.message.properties import decode
+from rocketpy.protocol.message.record import encode_record
 from rocketpy_broker.store import CommitLogConfig, MessageStore
 from rocketpy_broker.store.log.messages import LogPiece
-from rocketpy_broker.store.queue.log_fields import index_fields
+from rocketpy_broker.store.queue.log_fields import LogFields, index_fields
 from tests.store_checks import check_store
 from tests.unit.store.helpers import bodies, message, small_config
 
@@ -88,6 +91,49 @@ def test_records_that_expire_while_they_wait_do_not_stop_the_others(
         assert store.dispatcher.waiting == 0
         assert store.max_offset_in_queue("T", 0) == 48
         assert f"the records from {missing.begin} to" in caplog.text
+
+
+def test_records_at_the_start_of_the_log_expire_like_others(tmp_path: Path) -> None:
+    """Offset 0 means the oldest record in RocketMQ's requests, but that one is not the record that waits."""
+    log = CommitLogConfig(segment_bytes=8 << 20, reserve_bytes=0)
+    with MessageStore(small_config(tmp_path, commit_log=log)) as store:
+        for count in (30, 45):  # the second run ends in the second file
+            for _ in range(count):
+                store.append(message(0, body=bytes(200_000 + count)))
+            store.write_out()
+        first, _, last = store.dispatcher.waiting_since(0)
+        assert (first.begin, first.records, first.data, last.records) == (0, 30, None, 34)
+        store.commit_log.files.take_first().delete()
+        assert store.dispatch() == 75
+        assert store.max_offset_in_queue("T", 0) == 75
+        assert store.min_offset_in_queue("T", 0) == 41
+
+
+def test_a_long_backlog_is_not_read_into_the_memory_at_once(tmp_path: Path) -> None:
+    """A broker that cannot write its index tries again each second, with all messages since then."""
+    with MessageStore(small_config(tmp_path, commit_log=LOG)) as store:
+        store.dispatcher.limit = lambda: 0
+        for number in range(120):
+            store.append(message(number, body=bytes(200_000)))
+            store.write_out()
+        store.dispatcher.limit = None
+        tracemalloc.start()
+        assert store.dispatch() == 120
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 12 << 20  # of 24 MB
+        assert check_store(store).problems == []
+
+
+@pytest.mark.parametrize("rest", [b"", b"\0"])
+def test_a_record_without_the_length_of_its_properties_is_not_read(rest: bytes) -> None:
+    """A slave would store a record of a damaged master that no other program can read."""
+    whole = encode_record(b"abc", 0, 0, 0, 0, 0, 1, bytes(8), 1, bytes(8), 0, 0, b"body", b"")
+    damaged = (len(whole) - 2 + len(rest)).to_bytes(4, "big") + whole[4:-2] + rest
+    for form in FORMS["read_log_fields"]:
+        if form is not None:
+            assert LogFields(*form(whole, 0, 0, True, [], None)).records == 1
+            assert LogFields(*form(damaged, 0, 0, True, [], None)).records == 0
 
 
 def test_bytes_that_are_no_records_are_an_error(tmp_path: Path) -> None:
