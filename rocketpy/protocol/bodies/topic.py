@@ -194,7 +194,7 @@ class GroupForbidden(Body, kw_only=True):
 
     topic: str
     group: str
-    readable: bool = always_encoded(True)
+    readable: bool
 
 
 class SubscriptionGroupWrapper(Body, kw_only=True):

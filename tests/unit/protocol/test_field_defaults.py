@@ -11,7 +11,6 @@ from rocketpy.protocol.headers import Header
 
 JAVA_GIVES = {
     "ConsumeMessageDirectlyResult.autoCommit": True,
-    "GroupForbidden.readable": True,
     "SubscriptionData.expressionType": "TAG",
     "SubscriptionGroupConfig.consumeBroadcastEnable": True,
     "SubscriptionGroupConfig.consumeEnable": True,
@@ -25,7 +24,7 @@ JAVA_GIVES = {
     "TopicConfig.topicFilterType": "SINGLE_TAG",
     "TopicConfig.writeQueueNums": 16,
 }
-"""Field initializers of RocketMQ's classes. All others have Java's own: 0, false, null or empty."""
+"""Field initializers of RocketMQ 4.6.0's classes. All others have Java's own: 0, false, null or empty."""
 
 
 def defaults(base: type[msgspec.Struct]) -> Iterator[tuple[str, object]]:
