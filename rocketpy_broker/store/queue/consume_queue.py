@@ -291,7 +291,7 @@ class ConsumeQueue:
     def read_units(self, queue_offset: int, count: int) -> bytes | None:
         """Return up to `count` units of one file, from `queue_offset` on; None if there is no unit.
 
-        Units below `min_offset` are not returned, as in 4.6.0.
+        Units below `min_offset` are not returned, as in 4.6.0. No bytes if the file became shorter.
         """
         if not self.min_offset <= queue_offset < self.next_offset:
             return None
@@ -316,7 +316,10 @@ class ConsumeQueue:
         position = offset - file.start
         if position + size > file.wrote:
             size = file.wrote - position
-        return file.read(position, size) if size > 0 else None
+        if size <= 0:
+            return None
+        data = file.read(position, size)
+        return data if len(data) == size else data[: len(data) // UNIT_BYTES * UNIT_BYTES]
 
     def unit(self, queue_offset: int) -> QueueUnit | None:
         """Return one unit; None if there is none."""

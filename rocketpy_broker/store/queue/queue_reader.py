@@ -114,7 +114,7 @@ class QueueReader:
 
         It examines 800 units of one file, or `count_max` if that is higher, as 4.6.0 does. The maximum is
         1024, or the count limits of `ReadConfig` if they are higher, since this blocks other requests. Raises
-        StoreDamaged if the first unit is damaged.
+        StoreDamaged if the first unit is damaged or missing.
         """
         if queue is None or queue.next_offset == 0:
             return _nothing(GetMessageStatus.NO_MESSAGE_IN_QUEUE, queue, 0)
@@ -133,7 +133,12 @@ class QueueReader:
         else:
             scanned = min(max(_SCANNED_MIN, count_max), max(_SCANNED_MAX, memory_max, disk_max))
         units = queue.read_units(offset, scanned)
-        if not units:
+        if units == b"":
+            raise StoreDamaged(
+                f"queue {queue.topic}/{queue.queue_id}: its file has no unit {offset}, as it became shorter; "
+                f"to rebuild the queue, remove {queue.files.directory} and restart"
+            )
+        if units is None:
             return _nothing(GetMessageStatus.OFFSET_FOUND_NULL, queue, queue.roll_next_file(offset))
         memory_bytes, disk_bytes = config.memory_bytes_max, config.disk_bytes_max
         if bytes_max is not None:

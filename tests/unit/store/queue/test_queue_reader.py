@@ -238,6 +238,22 @@ def test_a_log_file_that_became_shorter_ends_a_read(store: MessageStore) -> None
     kill(store)
 
 
+def test_a_queue_file_that_became_shorter_ends_a_read(store: MessageStore) -> None:
+    """A consumer would be moved to the next file, past messages that the log has."""
+    put(store, *range(20))
+    store.dispatch()
+    store.flush(thorough=True)
+    file = store.queues.queues["T", 0].files.mapped_files[0]
+    with file.path.open("r+b") as opened:
+        opened.truncate(65)  # within unit 3
+    found = store.get_message("T", 0, 0, 32)
+    assert ([record.flag for record in decode_all(found.body)], found.next_begin_offset) == ([0, 1, 2], 3)
+    assert len(store.units("T", 0, 0, 32)) == 3
+    with pytest.raises(StoreDamaged, match=r"no unit 3.* remove .* and restart"):
+        store.get_message("T", 0, 3, 32)
+    kill(store)
+
+
 def test_tags_are_filtered_by_code(store: MessageStore) -> None:
     """A consumer of one tag would get all messages."""
     put(store, *range(9))
