@@ -150,6 +150,8 @@ class MessageStore:
             # The checkpoint may be only in the page cache; it must be durable before files are deleted.
             self.checkpoint_file.save(self.checkpoint)
         self.commit_log.load()
+        with contextlib.suppress(OSError):  # on a full disk, the first queue tries again
+            self.disk.make_dir(self.config.consume_queue_directory)  # it is part of a copy from the start on
         self.queues.load()
         recovery = Recovery(
             self.config.recovery, self.commit_log, self.queues, self.index, self.dispatcher, self.table

@@ -25,6 +25,10 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
         "command-line",
         '$ rocketpy consume Orders --follow --sql "total > 100"',
     ): "needs a broker with enablePropertyFilter; tests/integration/cli/test_consume.py has one",
+    (
+        "command-line",
+        "$ rocketpy message recall Reminders HANDLE",
+    ): "HANDLE is that of a message; tests/integration/cli/test_delays.py recalls one",
     ("command-line", "$ rocketpy broker drain broker-a"): _ONE_BROKER,
     ("deployment", "$ rocketpy broker drain broker-a"): _ONE_BROKER,
     (

@@ -323,7 +323,7 @@ class CommitLog(MessageLog):
         return pieces
 
     def _take_piece(self) -> LogPiece:
-        """Return the records of the run that are for the last file, and begin anew."""
+        """Return the records of the run that are for the last file, and begin a new list."""
         run, begin, end, count = self._run, self._begin, self._position, self._count
         self._run, self._begin, self._count = [], end, 0
         data = run[0] if len(run) == 1 else b"".join(run)
