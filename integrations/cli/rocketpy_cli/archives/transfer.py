@@ -20,9 +20,15 @@ async def saved_regularly(save: Callable[[], Awaitable[None]]) -> AsyncIterator[
     """
     owner = asyncio.current_task()
 
+    ending = asyncio.Event()
+
     async def repeat() -> None:
-        while True:
-            await asyncio.sleep(_SAVE_EVERY_S)
+        is_last = False
+        while not is_last:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SAVE_EVERY_S):
+                    await ending.wait()
+            is_last = ending.is_set()
             await save()
 
     def stop(ended: asyncio.Task[None]) -> None:
@@ -35,10 +41,8 @@ async def saved_regularly(save: Callable[[], Awaitable[None]]) -> AsyncIterator[
         yield
     finally:
         task.remove_done_callback(stop)
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task  # raises what a save raised
-        await save()
+        ending.set()  # not cancelled: a save in a thread would go on beside the last one
+        await task  # raises what a save raised
 
 
 async def run_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
