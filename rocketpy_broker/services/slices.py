@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator
 from contextvars import Context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from rocketpy.errors import ConnectionLost
@@ -37,6 +38,13 @@ class Client(Hashable, Protocol):
     @property
     def is_closed(self) -> bool:
         """Whether it has disconnected."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether it reads its responses; False while too many bytes are unsent."""
+
+    def when_writable(self, then: Callable[[], None], /) -> None:
+        """Call `then` once, when it is writable again or has disconnected."""
 
 
 class Slices:
@@ -118,13 +126,16 @@ class Turns:
     """The turns of clients whose requests are of one kind. A client has one request in each turn.
 
     Requests of one kind run one after the other. Several kinds share the slices, so that a small request does
-    not wait until statistics of a million queues are complete.
+    not wait until statistics of a million queues are complete. A client has no turn while it does not read
+    its responses, which would fill the memory.
     """
 
     def __init__(self, slices: Slices) -> None:
         self._slices = slices
         self._waiting: dict[Client, deque[_Request[Any]]] = {}
         """Requests that have not begun. The first client has the next turn."""
+        self._unwritable: dict[Client, deque[_Request[Any]]] = {}
+        """Requests of clients that do not read."""
         self._is_running = False
 
     def run(self, work: Generator[None, None, T], client: Client) -> asyncio.Future[T]:
@@ -133,21 +144,41 @@ class Turns:
         When the client has disconnected, the work ends, and the future fails with ConnectionLost.
         """
         request = _Request(work, client)
-        self._waiting.setdefault(client, deque()).append(request)
-        if not self._is_running:
-            self._is_running = True
-            self._slices.start(self._run())
+        waiting = self._unwritable.get(client)
+        if waiting is None:
+            waiting = self._waiting.setdefault(client, deque())
+        waiting.append(request)
+        self._start()
         return request.result
 
+    def _start(self) -> None:
+        if self._waiting and not self._is_running:
+            self._is_running = True
+            self._slices.start(self._run())
+
     def _run(self) -> Iterator[None]:
-        while self._waiting:
-            client = next(iter(self._waiting))
+        while (client := self._next()) is not None:
             waiting = self._waiting.pop(client)
             request = waiting.popleft()
             if waiting:
                 self._waiting[client] = waiting
             yield from request.steps()
         self._is_running = False
+
+    def _next(self) -> Client | None:
+        """Return the client that has the next turn; None if there is none."""
+        while self._waiting:
+            client = next(iter(self._waiting))
+            if client.is_writable:
+                return client
+            self._unwritable[client] = self._waiting.pop(client)
+            client.when_writable(partial(self._go_on, client))
+        return None
+
+    def _go_on(self, client: Client) -> None:
+        """Give turns again to a client that has read its responses, or has disconnected."""
+        self._waiting[client] = self._unwritable.pop(client)
+        self._start()
 
 
 def encoding(body: Body, is_over: Callable[[], bool]) -> Generator[None, None, bytes]:
@@ -224,8 +255,18 @@ class SharedWork(Generic[T]):
         return (yield from self._begin())
 
 
+class _AlwaysWritable:
+    """A client that has one request at a time, so that its responses need no limit."""
+
+    is_writable = True
+
+    def when_writable(self, then: Callable[[], None], /) -> None:
+        """Call `then`."""
+        then()
+
+
 @dataclass(eq=False)
-class _Clients:
+class _Clients(_AlwaysWritable):
     """Several clients that wait for the same result."""
 
     clients: list[Client]
@@ -237,7 +278,7 @@ class _Clients:
 
 
 @dataclass(frozen=True)
-class _Server:
+class _Server(_AlwaysWritable):
     """The client of work that has none."""
 
     is_closed: bool = False

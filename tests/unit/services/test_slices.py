@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
@@ -113,9 +113,24 @@ class Counting:
 
 
 class Connection:
-    """A client that may disconnect."""
+    """A client that may disconnect, or stop reading its responses."""
 
     is_closed = False
+    is_writable = True
+
+    def __init__(self) -> None:
+        self._then: list[Callable[[], None]] = []
+
+    def when_writable(self, then: Callable[[], None], /) -> None:
+        """Note what to call."""
+        self._then.append(then)
+
+    def read(self) -> None:
+        """Read its responses again."""
+        self.is_writable = True
+        waiting, self._then = self._then, []
+        for then in waiting:
+            then()
 
 
 async def test_requests_run_one_after_the_other() -> None:
@@ -158,6 +173,20 @@ async def test_a_request_without_a_client_ends() -> None:
             await gone
     assert await third == 1
     assert (count.begun, count.running) == (2, 0)
+
+
+async def test_a_client_that_does_not_read_has_no_turn() -> None:
+    """Large responses that nobody reads would fill the memory."""
+    slices, count = Slices(Tasks("the test"), Clock()), Counting()
+    slow, other = Connection(), Connection()
+    slow.is_writable = False
+    waiting = [asyncio.ensure_future(slices.run(count.work(steps), slow)) for steps in (1, 2)]
+    assert await slices.run(count.work(3), other) == 3
+    waiting.append(asyncio.ensure_future(slices.run(count.work(4), slow)))
+    assert await slices.run(count.work(5), other) == 5
+    assert count.begun == 2
+    slow.read()
+    assert await asyncio.gather(*waiting) == [1, 2, 4]
 
 
 async def test_an_error_is_that_of_its_request() -> None:
