@@ -10,19 +10,8 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
-const MAGIC: u32 = 0xDAA320A7;
-const FIXED_BYTES: usize = 91;
-const SYS_FLAG_AT: usize = 36;
-const BORN_V6: u32 = 0x10;
-const STORE_V6: u32 = 0x20;
-const MAX_TOPIC_BYTES: usize = 127;
-const MAX_PROPERTIES_BYTES: usize = 32767;
-/// Work on more bytes lets other Python threads run.
-const DETACHED_BYTES: usize = 1 << 16;
-
-fn u32_at(data: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_be_bytes(data.get(at..at + 4)?.try_into().ok()?))
-}
+use crate::detached;
+use crate::record::{FIXED_BYTES, MAGIC, MAX_PROPERTIES_BYTES, Record, body_crc, i32_at};
 
 fn packed(numbers: &[i64]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
@@ -32,18 +21,14 @@ fn unpacked(numbers: &[u8]) -> impl Iterator<Item = usize> + '_ {
     numbers.chunks_exact(8).map(|raw| i64::from_ne_bytes(raw.try_into().unwrap()) as usize)
 }
 
-fn maybe_detached<T: Send>(py: Python<'_>, size: usize, work: impl Send + FnOnce() -> T) -> T {
-    if size > DETACHED_BYTES { py.detach(work) } else { work() }
-}
-
 /// Find where each record begins.
 #[pyfunction]
 pub fn record_starts<'py>(py: Python<'py>, data: &[u8]) -> Option<Bound<'py, PyBytes>> {
     let mut starts = Vec::with_capacity(data.len() / 256);
     let mut at = 0;
     while data.len() - at >= FIXED_BYTES {
-        let size = u32_at(data, at)? as usize;
-        if size < FIXED_BYTES || size > data.len() - at || u32_at(data, at + 4)? != MAGIC {
+        let size = usize::try_from(i32_at(data, at)?).ok()?;
+        if size < FIXED_BYTES || size > data.len() - at || i32_at(data, at + 4)? as u32 != MAGIC {
             return None;
         }
         starts.push(at as i64);
@@ -66,33 +51,19 @@ struct Parts<'a> {
 fn parts_of<'a>(data: &'a [u8], starts: &[u8]) -> Option<Parts<'a>> {
     let mut parts = Parts::default();
     for start in unpacked(starts) {
-        let head = data.get(start..)?;
-        let size = u32_at(head, 0)? as usize;
-        let record = head.get(..size)?;
-        let sys_flag = u32_at(record, SYS_FLAG_AT)?;
-        let longer = 12 * (usize::from(sys_flag & BORN_V6 != 0) + usize::from(sys_flag & STORE_V6 != 0));
-        let body = FIXED_BYTES - 3 + longer;
-        let body_length = u32_at(record, body - 4)? as usize;
-        let (content, rest) = record.get(body..)?.split_at_checked(body_length)?;
-        let (&topic_length, rest) = rest.split_first()?;
-        let (topic, rest) = rest.split_at_checked(topic_length.into())?;
-        let (length, properties) = rest.split_first_chunk::<2>()?;
-        let length = usize::from(u16::from_be_bytes(*length));
-        let is_whole = topic.len() <= MAX_TOPIC_BYTES
-            && length <= MAX_PROPERTIES_BYTES
-            && length == properties.len()
-            && crc32fast::hash(content) & 0x7FFF_FFFF == u32_at(record, 8)?;
-        if !is_whole {
+        let record = Record::at(data, start)?;
+        if body_crc(record.body) != record.crc {
             return None;
         }
-        if parts.topics.last() != Some(&topic) && !parts.topics.contains(&topic) {
-            parts.topics.push(topic);
+        if parts.topics.last() != Some(&record.topic) && !parts.topics.contains(&record.topic) {
+            parts.topics.push(record.topic);
         }
-        let body_end = start + body + body_length;
-        parts.bodies.push((start + body) as i64);
+        let body = start + record.body_at;
+        let body_end = body + record.body.len();
+        parts.bodies.push(body as i64);
         parts.body_ends.push(body_end as i64);
-        parts.topic_ends.push((body_end + 1 + topic.len()) as i64);
-        parts.ends.push((start + size) as i64);
+        parts.topic_ends.push((body_end + 1 + record.topic.len()) as i64);
+        parts.ends.push((start + record.size) as i64);
     }
     Some(parts)
 }
@@ -108,7 +79,7 @@ type PyParts<'py> = (
 /// Find the parts of records, and check their lengths and the CRCs of their bodies.
 #[pyfunction]
 pub fn record_parts<'py>(py: Python<'py>, data: &[u8], starts: &[u8]) -> Option<PyParts<'py>> {
-    let parts = maybe_detached(py, data.len(), || parts_of(data, starts))?;
+    let parts = detached(py, data.len(), || parts_of(data, starts))?;
     let column = |numbers: &[i64]| PyBytes::new(py, &packed(numbers));
     Some((
         column(&parts.bodies),
@@ -266,7 +237,7 @@ pub fn property_buffers<'py>(
     let hidden: Option<Vec<&[u8]>> =
         hidden.as_ref().map(|names| names.iter().map(|name| name.as_bytes()).collect());
     let work = || properties_of(data, begins, ends, &wanted, hidden.as_deref());
-    let columns = maybe_detached(py, data.len(), work)?;
+    let columns = detached(py, data.len(), work)?;
     let mut buffers = Vec::new();
     for (valid, texts) in &columns.wanted {
         buffers.extend([valid, &texts.offsets, &texts.data]);
@@ -307,7 +278,7 @@ impl<'a> Given<'a> {
         if self.valid.is_some_and(is_null) {
             return Some(None);
         }
-        let text = self.data.get(i32_at(self.offsets, row)?..i32_at(self.offsets, row + 1)?)?;
+        let text = self.data.get(offset_at(self.offsets, row)?..offset_at(self.offsets, row + 1)?)?;
         Some(Some(text))
     }
 }
@@ -317,7 +288,8 @@ fn text_of<'a>(column: Option<&Given<'a>>, row: usize) -> Option<&'a [u8]> {
     Some(column.map_or(Some(None), |column| column.get(row))?.unwrap_or_default())
 }
 
-fn i32_at(numbers: &[u8], index: usize) -> Option<usize> {
+/// The number at this index of Arrow's offsets.
+fn offset_at(numbers: &[u8], index: usize) -> Option<usize> {
     let raw = numbers.get(4 * index..4 * index + 4)?;
     usize::try_from(i32::from_ne_bytes(raw.try_into().ok()?)).ok()
 }
@@ -383,7 +355,7 @@ impl<'a> Rows<'a> {
             }
             if let Some((offsets, keys, values)) = &self.properties {
                 own.clear();
-                for at in i32_at(offsets, row)?..i32_at(offsets, row + 1)? {
+                for at in offset_at(offsets, row)?..offset_at(offsets, row + 1)? {
                     let name = keys.get(at)??;
                     // Rows are alike, so the name is often that of the same property in the last row.
                     let id = match names.get(own.len()).filter(|guess| **guess == name) {
@@ -450,6 +422,6 @@ pub fn encode_rows<'py>(
         row_ids: row_ids.as_ref().map(|(name, prefix)| (&name[..], &prefix[..])),
         numbers: &numbers,
     };
-    let (body, names) = maybe_detached(py, bodies.2.len(), || rows.encode())?;
+    let (body, names) = detached(py, bodies.2.len(), || rows.encode())?;
     Some((PyBytes::new(py, &body), names.iter().map(|name| PyBytes::new(py, name)).collect()))
 }

@@ -5,8 +5,8 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyTuple};
 
-use crate::Fitting;
 use crate::record::{FIXED_BYTES, MAGIC, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES, body_crc, i32_at};
+use crate::{Fitting, detached};
 
 /// One message of a batch.
 struct Element<'a> {
@@ -222,7 +222,6 @@ pub fn batch_records<'py>(
         }
         (records.len() <= size_max).then_some((records, positions))
     };
-    let result = if data.len() > crate::DETACH_BYTES { py.detach(encode) } else { encode() };
-    let (records, positions) = result?;
+    let (records, positions) = detached(py, data.len(), encode)?;
     Some((PyBytes::new(py, &records), positions))
 }

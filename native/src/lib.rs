@@ -22,6 +22,11 @@ mod record;
 /// Inputs above this size are handled without the global interpreter lock.
 const DETACH_BYTES: usize = 64 << 10;
 
+/// Does work on an input of this size.
+fn detached<T: Send>(py: Python<'_>, bytes: usize, work: impl Send + FnOnce() -> T) -> T {
+    if bytes > DETACH_BYTES { py.detach(work) } else { work() }
+}
+
 /// A number, or `None` if the Python number does not fit.
 struct Fitting<T>(Option<T>);
 

@@ -15,17 +15,17 @@ const SCHEDULE_TOPIC: &[u8] = b"SCHEDULE_TOPIC_XXXX";
 
 /// Values of the properties that consume queues and index depend on; empty when missing.
 #[derive(Default)]
-struct Fields<'a> {
+pub struct Fields<'a> {
     tags: &'a [u8],
-    keys: &'a [u8],
-    unique_key: &'a [u8],
+    pub keys: &'a [u8],
+    pub unique_key: &'a [u8],
     delay: &'a [u8],
 }
 
 impl<'a> Fields<'a> {
     /// Reads them as `properties.decode` does: malformed pieces are skipped, and of two with the same name the
     /// last one counts.
-    fn of(properties: &'a [u8]) -> Self {
+    pub fn of(properties: &'a [u8]) -> Self {
         let mut fields = Fields::default();
         for piece in properties.split(|byte| *byte == 2) {
             let (field, value) = if let Some(value) = piece.strip_prefix(b"TAGS\x01") {
@@ -259,11 +259,7 @@ pub fn read_log_fields<'py>(
         }
         None => {
             let any = |_: &[u8], _, _, _| Ok(i64::MAX);
-            if data.len() > crate::DETACH_BYTES {
-                py.detach(|| reader.read_all(data, base, check_crc, &delays_ms, any))
-            } else {
-                reader.read_all(data, base, check_crc, &delays_ms, any)
-            }
+            crate::detached(py, data.len(), || reader.read_all(data, base, check_crc, &delays_ms, any))
         }
     };
     match stop {

@@ -4,25 +4,15 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::collections::HashSet;
 
+use crate::record::{FIXED_BYTES, MAGIC, i32_at, i64_at};
+
 const UNIT_BYTES: usize = 20;
 const BLANK_SIZE: i32 = 0x7FFF_FFFF;
 const RANGE_BYTES_MAX: i64 = 1 << 20;
 const GAP_BYTES_MAX: i64 = 16 << 10;
-const MESSAGE_MAGIC: i32 = 0xDAA3_20A7_u32 as i32;
-/// Size of a record without body, topic and properties.
-const FIXED_BYTES: i32 = 91;
-
-fn i32_at(data: &[u8], at: usize) -> i32 {
-    i32::from_be_bytes(data[at..at + 4].try_into().expect("4 bytes"))
-}
-
-fn i64_at(data: &[u8], at: usize) -> i64 {
-    i64::from_be_bytes(data[at..at + 8].try_into().expect("8 bytes"))
-}
-
 /// Physical offset and size of the record of a unit.
-fn place(unit: &[u8]) -> (i64, i32) {
-    (i64_at(unit, 0), i32_at(unit, 8))
+fn place(unit: &[u8]) -> Option<(i64, i32)> {
+    Some((i64_at(unit, 0)?, i32_at(unit, 8)?))
 }
 
 /// Leaves filters by properties to the Python form.
@@ -55,7 +45,7 @@ pub fn select_units(
     // The part of the log in the file of the last record, and whether the last range may grow.
     let (mut low, mut high, mut continues) = (0, 0, false);
     for unit in units.chunks_exact(UNIT_BYTES) {
-        let (physical, size) = place(unit);
+        let Some((physical, size)) = place(unit) else { return Ok(None) };
         last = physical;
         if !selected.is_empty() {
             let (count_max, bytes_max) = if physical >= memory_begin { memory_limits } else { disk_limits };
@@ -64,12 +54,12 @@ pub fn select_units(
             }
         }
         let index = examined;
-        if codes.as_ref().is_some_and(|codes| !codes.contains(&i64_at(unit, 12))) {
+        if codes.as_ref().is_some_and(|codes| i64_at(unit, 12).is_none_or(|code| !codes.contains(&code))) {
             examined += 1;
             continue;
         }
         let end = physical.saturating_add(i64::from(size));
-        let is_in = |low, high| low <= physical && end <= high && size >= FIXED_BYTES;
+        let is_in = |low, high| low <= physical && end <= high && size >= FIXED_BYTES as i32;
         if !is_in(low, high) {
             let file_begin = physical.saturating_sub(physical.rem_euclid(file_bytes));
             (low, high) = (file_begin.max(log_begin), file_begin.saturating_add(file_bytes).min(log_end));
@@ -124,17 +114,17 @@ pub fn take_records<'py>(
         if *index >= units.len() / UNIT_BYTES {
             return Ok(None);
         }
-        let (physical, size) = place(&units[index * UNIT_BYTES..][..UNIT_BYTES]);
+        let Some((physical, size)) = place(&units[index * UNIT_BYTES..]) else { return Ok(None) };
         let Some(at) = physical.checked_sub(begin).and_then(|at| usize::try_from(at).ok()) else { break };
-        if size < FIXED_BYTES || at.checked_add(size as usize).is_none_or(|end| end > log.len()) {
+        if size < FIXED_BYTES as i32 || at.checked_add(size as usize).is_none_or(|end| end > log.len()) {
             break;
         }
         let record = &log[at..at + size as usize];
-        let is_of_unit = i32_at(record, 0) == size
-            && i32_at(record, 4) == MESSAGE_MAGIC
-            && i64::from(i32_at(record, 12)) == queue_id
-            && Some(i64_at(record, 20)) == first_offset.checked_add(*index as i64)
-            && i64_at(record, 28) == physical;
+        let is_of_unit = i32_at(record, 0) == Some(size)
+            && i32_at(record, 4) == Some(MAGIC as i32)
+            && i32_at(record, 12).map(i64::from) == Some(queue_id)
+            && i64_at(record, 20) == first_offset.checked_add(*index as i64)
+            && i64_at(record, 28) == Some(physical);
         if !is_of_unit {
             break;
         }

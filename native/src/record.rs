@@ -8,6 +8,8 @@ pub const FIXED_BYTES: usize = 91;
 const V6_EXTRA_BYTES: usize = 12;
 const BORN_V6: i32 = 0x10;
 const STORE_V6: i32 = 0x20;
+/// Bits of the system flag: IPv6 hosts.
+pub const V6: i32 = BORN_V6 | STORE_V6;
 
 /// The checksum of a body as a record has it: the lower 31 bits of its CRC-32.
 pub fn body_crc(body: &[u8]) -> u32 {
@@ -31,6 +33,8 @@ pub struct Record<'a> {
     pub physical_offset: i64,
     pub sys_flag: i32,
     pub store_timestamp: i64,
+    /// Where the body begins in the record.
+    pub body_at: usize,
     pub body: &'a [u8],
     pub topic: &'a [u8],
     pub properties: &'a [u8],
@@ -69,6 +73,7 @@ impl<'a> Record<'a> {
             physical_offset: i64_at(record, 28)?,
             sys_flag,
             store_timestamp: i64_at(record, 56 + born)?,
+            body_at,
             body: &record[body_at..topic_at],
             topic: &record[topic_at + 1..lengths_at],
             properties,
