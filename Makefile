@@ -53,6 +53,7 @@ test: $(VENV)/.ready-test ## unit, property and integration tests, on every core
 native: $(VENV)/.ready-native ## build native/ and install it into .venv: compiled forms of hot functions (needs cargo)
 	@command -v cargo >/dev/null 2>&1 || { \
 		echo "native: this needs cargo, the build tool of Rust 1.85 or newer; without native forms, everything runs in Python"; exit 1; }
+	@$(PY) -m tools.crates lock
 	@PATH="$(CURDIR)/$(dir $(PY)):$$PATH" $(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation ./native
 	@ROCKETPY_NATIVE=1 $(PY) -c "from rocketpy.native import native_form; print('native: .venv runs hot functions in their', native_form(), 'form')"
 
@@ -190,11 +191,11 @@ sbom: $(TOOLS)/.ready ## write sbom.json, what a server with all its extras is m
 	@$(PY) -m tools.locked compression metrics otel speed > $(TOOLS)/server.lock
 	@PYTHONWARNINGS=ignore $(TOOLS)/bin/cyclonedx-py requirements $(TOOLS)/server.lock --pyproject pyproject.toml --output-reproducible \
 		--of JSON -o sbom.json $(ARGS)
-	@$(PY) -m tools.crates sbom.json
+	@$(PY) -m tools.crates sbom sbom.json
 	@echo "sbom: $$(grep -c '"purl"' sbom.json) packages in sbom.json"
 
 clean: ## remove what building, testing and measuring left behind
-	rm -rf build dist site native/target sbom.json .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov
+	rm -rf build dist site native/target native/Cargo.lock sbom.json .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv too

@@ -14,6 +14,7 @@ from configparser import ConfigParser
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from tools import crates
 from tools.import_map import ROOT, SOURCES
 
 _DOCUMENTS: Final = frozenset({"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml"})
@@ -48,6 +49,10 @@ def build_native(folder: Path) -> tuple[Path, Path]:
 
     Raises PackageError if the build fails.
     """
+    try:
+        crates.lock()
+    except crates.CratesDiffer as error:
+        raise PackageError(str(error)) from None
     command = [sys.executable, "-m", "maturin", "build", "--release", "--sdist", "--out", str(folder)]
     done = subprocess.run(command, cwd=ROOT / "native", capture_output=True, text=True, check=False)
     ensure(done.returncode == 0, f"the build of native/ failed:\n{done.stderr}")
@@ -65,7 +70,7 @@ def check_native(wheel: Path, sdist: Path) -> str:
         ensure(f"{info}/{part}" in names, f"{wheel.name} has no {part}")
     with tarfile.open(sdist) as source:
         names = {name.partition("/")[2] for name in source.getnames()}
-    expected = {name.removeprefix("native/") for name in tracked(ROOT / "native")}
+    expected = {name.removeprefix("native/") for name in tracked(ROOT / "native")} | {"Cargo.lock"}
     ensure(names - _MADE == expected, f"{sdist.name} and git differ: {sorted(names - _MADE ^ expected)}")
     return f"{wheel.name} is for all Pythons from 3.11 on, {sdist.name} has {len(names)} files"
 
