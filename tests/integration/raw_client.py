@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rocketpy.protocol.headers import Header
+from rocketpy.protocol.headers import CreateTopicRequestHeader, Header
 from rocketpy.protocol.remoting.command import Command, decode_command, encode_command
 from rocketpy.protocol.remoting.frame import FrameDecoder
 from rocketpy.transport import Address
@@ -62,6 +62,21 @@ class RawClient:
     ) -> None:
         self.writer.close()
         await self.writer.wait_closed()
+
+
+def new_topic(name: str, queues: int = 3, attributes: str | None = None) -> CreateTopicRequestHeader:
+    """The request that creates or changes a topic. attributes: as updateTopic -a sends them."""
+    return CreateTopicRequestHeader(
+        topic=name,
+        default_topic="TBW102",
+        read_queue_nums=queues,
+        write_queue_nums=queues,
+        perm=6,
+        topic_filter_type="SINGLE_TAG",
+        topic_sys_flag=0,
+        order=False,
+        attributes=attributes,
+    )
 
 
 async def is_closed(client: RawClient) -> bool:

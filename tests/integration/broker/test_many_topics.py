@@ -17,8 +17,7 @@ from rocketpy.transport import Address, Channel, ChannelOptions
 from rocketpy_broker import Broker, NameServer, NamesrvConfig, load_broker_config
 from rocketpy_broker.config.model import ListenConfig
 from tests.integration.broker.test_broker import send
-from tests.integration.broker.test_tables import new_topic
-from tests.integration.raw_client import RawClient
+from tests.integration.raw_client import RawClient, new_topic
 from tests.integration.sdk_peers import Names
 from tests.integration.small import SMALL
 from tests.waiting import LIMIT_S, until

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -28,26 +27,12 @@ from tests.integration.raw_client import RawClient
 from tests.integration.sdk_groups import SETTINGS, Seen, consuming
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
-    """A name server and a broker with its files in `tmp_path`."""
-    async with EmbeddedCluster(tmp_path, settings=SETTINGS) as running:
-        yield running
-
-
-@pytest.fixture
-async def broker(cluster: EmbeddedCluster) -> AsyncIterator[RawClient]:
-    """A connection to the broker."""
-    async with await RawClient.open(cluster.brokers[0].address) as client:
-        yield client
-
-
-async def test_a_list_of_groups_is_created(cluster: EmbeddedCluster, broker: RawClient) -> None:
+async def test_a_list_of_groups_is_created(cluster: EmbeddedCluster, raw: RawClient) -> None:
     """Mqadmin updateSubGroupList of RocketMQ 5.3 would fail."""
 
     async def create(*groups: SubscriptionGroupConfig) -> int:
         body = SubscriptionGroupList(group_config_list=list(groups)).encode()
-        return (await broker.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, None, body)).code
+        return (await raw.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, None, body)).code
 
     one = SubscriptionGroupConfig(group_name="one", retry_max_times=3)
     assert await create(one, SubscriptionGroupConfig(group_name="two")) == ResponseCode.SUCCESS
@@ -60,19 +45,17 @@ async def test_a_list_of_groups_is_created(cluster: EmbeddedCluster, broker: Raw
         assert settings.max_retries == 3
 
 
-async def test_topics_and_subscription_of_a_group_are_shown(
-    cluster: EmbeddedCluster, broker: RawClient
-) -> None:
+async def test_topics_and_subscription_of_a_group_are_shown(cluster: EmbeddedCluster, raw: RawClient) -> None:
     """QueryTopicsByConsumer and other commands would fail."""
     async with AdminClient(cluster.namesrv_address) as admin:
         await admin.topics.create("T")
 
     async def ask(group: str) -> tuple[TopicList, QuerySubscriptionResponseBody]:
-        topics = await broker.call(
+        topics = await raw.call(
             RequestCode.QUERY_TOPICS_BY_CONSUMER, QueryTopicsByConsumerRequestHeader(group=group)
         )
         header = QuerySubscriptionByConsumerRequestHeader(group=group, topic="T")
-        subscription = await broker.call(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, header)
+        subscription = await raw.call(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, header)
         assert (topics.code, subscription.code) == (ResponseCode.SUCCESS, ResponseCode.SUCCESS)
         return TopicList.decode(topics.body), QuerySubscriptionResponseBody.decode(subscription.body)
 
@@ -133,6 +116,6 @@ async def test_a_group_is_forbidden_to_read_a_topic(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [361000, 400, 1008, 3001, 200050, 200051])
-async def test_other_requests_are_rejected_immediately(broker: RawClient, code: int) -> None:
+async def test_other_requests_are_rejected_immediately(raw: RawClient, code: int) -> None:
     """A client of RocketMQ 5 would wait for the timeout of each request that a broker does not support."""
-    assert (await broker.call(code, None)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert (await raw.call(code, None)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

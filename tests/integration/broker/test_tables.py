@@ -20,7 +20,6 @@ from rocketpy.protocol.bodies import (
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
-    CreateTopicRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
     DeleteTopicRequestHeader,
     GetConsumeStatsInBrokerHeader,
@@ -35,7 +34,7 @@ from rocketpy_broker import Broker, load_broker_config
 from rocketpy_broker.store.files.disk import OsDisk
 from tests.integration.broker.test_broker import records, send, send_header
 from tests.integration.processes import start, stop
-from tests.integration.raw_client import RawClient, serving
+from tests.integration.raw_client import RawClient, new_topic, serving
 from tests.integration.small import SMALL
 from tests.waiting import until
 
@@ -81,19 +80,6 @@ def heartbeat(groups: int) -> bytes:
         for number in range(groups)
     ]
     return HeartbeatData(client_id="c@1", consumer_data_set=data).encode()
-
-
-def new_topic(name: str, queues: int = 3) -> CreateTopicRequestHeader:
-    return CreateTopicRequestHeader(
-        topic=name,
-        default_topic="TBW102",
-        read_queue_nums=queues,
-        write_queue_nums=queues,
-        perm=6,
-        topic_filter_type="SINGLE_TAG",
-        topic_sys_flag=0,
-        order=False,
-    )
 
 
 async def serves_another(broker: Broker) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,48 +15,21 @@ from rocketpy.protocol.bodies import (
     TopicConfigSerializeWrapper,
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.headers import CreateTopicRequestHeader, GetTopicConfigRequestHeader
+from rocketpy.protocol.headers import GetTopicConfigRequestHeader
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker import EmbeddedCluster
 from tests.integration.cli.commands import run
-from tests.integration.raw_client import RawClient
+from tests.integration.raw_client import RawClient, new_topic
 from tests.integration.sdk_groups import SETTINGS
 from tests.integration.sdk_peers import Names, Peer
 from tests.waiting import until
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
-    """A name server and a broker with its files in `tmp_path`."""
-    async with EmbeddedCluster(tmp_path, settings=SETTINGS) as running:
-        yield running
-
-
-@pytest.fixture
-async def broker(cluster: EmbeddedCluster) -> AsyncIterator[RawClient]:
-    """A connection to the broker."""
-    async with await RawClient.open(cluster.brokers[0].address) as client:
-        yield client
 
 
 def file_of(directory: Path) -> Path:
     """The file with the topics of the broker."""
     (path,) = directory.rglob("topics.json")
     return path
-
-
-def request(topic: str, attributes: str | None) -> CreateTopicRequestHeader:
-    """What updateTopic -a sends."""
-    return CreateTopicRequestHeader(
-        topic=topic,
-        default_topic="TBW102",
-        read_queue_nums=4,
-        write_queue_nums=4,
-        perm=6,
-        topic_filter_type="SINGLE_TAG",
-        attributes=attributes,
-    )
 
 
 async def test_attributes_are_kept_and_shown(cluster: EmbeddedCluster, tmp_path: Path) -> None:
@@ -107,17 +79,17 @@ async def test_the_command_sets_attributes(cluster: EmbeddedCluster) -> None:
         ("+reserve.time=long", "'long'; this broker supports: -1, a number of ms"),
     ],
 )
-async def test_what_a_broker_does_not_do_is_rejected(broker: RawClient, attributes: str, says: str) -> None:
+async def test_what_a_broker_does_not_do_is_rejected(raw: RawClient, attributes: str, says: str) -> None:
     """A topic would be created with another meaning than its owner believes."""
-    response = await broker.call(RequestCode.UPDATE_AND_CREATE_TOPIC, request("Typed", attributes))
+    response = await raw.call(RequestCode.UPDATE_AND_CREATE_TOPIC, new_topic("Typed", 4, attributes))
     assert response.code == ResponseCode.SYSTEM_ERROR
     with pytest.raises(AssertionError, match=says):
         raise AssertionError(response.remark)
-    found = await broker.call(RequestCode.GET_TOPIC_CONFIG, GetTopicConfigRequestHeader(topic="Typed"))
+    found = await raw.call(RequestCode.GET_TOPIC_CONFIG, GetTopicConfigRequestHeader(topic="Typed"))
     assert found.code == ResponseCode.TOPIC_NOT_EXIST
 
 
-async def test_what_cannot_change_later_is_rejected(broker: RawClient) -> None:
+async def test_what_cannot_change_later_is_rejected(raw: RawClient) -> None:
     """The files of a topic would not have the format that its attribute names."""
     for attributes, code in (
         ("+cleanup.policy=DELETE", ResponseCode.SUCCESS),
@@ -125,7 +97,7 @@ async def test_what_cannot_change_later_is_rejected(broker: RawClient) -> None:
         ("-cleanup.policy", ResponseCode.SYSTEM_ERROR),
         ("+queue.type=SimpleCQ", ResponseCode.SYSTEM_ERROR),
     ):
-        response = await broker.call(RequestCode.UPDATE_AND_CREATE_TOPIC, request("Typed", attributes))
+        response = await raw.call(RequestCode.UPDATE_AND_CREATE_TOPIC, new_topic("Typed", 4, attributes))
         assert response.code == code, attributes
 
 
@@ -135,19 +107,19 @@ async def test_mixed_topics_need_a_setting(tmp_path: Path) -> None:
         settings = {**SETTINGS, "enableMixedMessageType": enabled}
         async with (
             EmbeddedCluster(tmp_path / enabled, settings=settings) as cluster,
-            await RawClient.open(cluster.brokers[0].address) as broker,
+            await RawClient.open(cluster.brokers[0].address) as raw,
         ):
-            header = request("Typed", "+message.type=MIXED")
-            response = await broker.call(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+            header = new_topic("Typed", 4, "+message.type=MIXED")
+            response = await raw.call(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
             assert response.code == code
 
 
-async def test_a_list_of_topics_is_created(cluster: EmbeddedCluster, broker: RawClient) -> None:
+async def test_a_list_of_topics_is_created(cluster: EmbeddedCluster, raw: RawClient) -> None:
     """Mqadmin updateTopicList of RocketMQ 5.3 would fail."""
 
     async def create(*topics: TopicConfig) -> tuple[int, str | None]:
         body = CreateTopicListRequestBody(topic_config_list=list(topics)).encode()
-        response = await broker.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, None, body)
+        response = await raw.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, None, body)
         return response.code, response.remark
 
     one, two = (

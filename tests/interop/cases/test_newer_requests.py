@@ -18,14 +18,13 @@ from rocketpy.protocol.bodies import (
 )
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import (
-    CreateTopicRequestHeader,
     GetTopicConfigRequestHeader,
     Header,
     QuerySubscriptionByConsumerRequestHeader,
     QueryTopicsByConsumerRequestHeader,
     UpdateGroupForbiddenRequestHeader,
 )
-from tests.integration.raw_client import RawClient
+from tests.integration.raw_client import RawClient, new_topic
 from tests.interop.cluster import stopping
 from tests.interop.java_peer import JavaPeer
 from tests.interop.processes import BrokerProcess, JavaBroker, NameServerProcess, OurBroker, OurNameServer
@@ -46,16 +45,7 @@ def namesrv(tmp_path: Path) -> Iterator[NameServerProcess]:
 
 def update(topic: str, attributes: str) -> tuple[int, Header | None, bytes]:
     """A request that creates or changes a topic."""
-    header = CreateTopicRequestHeader(
-        topic=topic,
-        default_topic="TBW102",
-        read_queue_nums=4,
-        write_queue_nums=4,
-        perm=6,
-        topic_filter_type="SINGLE_TAG",
-        attributes=attributes,
-    )
-    return RequestCode.UPDATE_AND_CREATE_TOPIC, header, b""
+    return RequestCode.UPDATE_AND_CREATE_TOPIC, new_topic(topic, 4, attributes), b""
 
 
 def requests() -> list[tuple[int, Header | None, bytes]]:
