@@ -318,7 +318,7 @@ class Channel(StreamProtocol):
         """Wait until the connection has ended and `Endpoint.channel_closed` was called."""
         await asyncio.shield(self._closed)
 
-    async def close_within(self, seconds: float) -> None:
+    async def close_within(self, seconds: float = 1.0) -> None:
         """Close, and wait for the end. TLS waits for the peer, so the channel is aborted after this time."""
         self.close()
         with contextlib.suppress(TimeoutError):

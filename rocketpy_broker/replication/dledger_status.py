@@ -31,7 +31,6 @@ from rocketpy_broker.replication.ha_status import (
 )
 
 _TIMEOUT_MS: Final = 3000
-_CLOSE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +126,7 @@ async def _query_peer(
             request = to_request(MetadataRequest(group=group, remote_id=peer))
             response = read_response(await channel.request(request, _TIMEOUT_MS), RaftRequestCode.METADATA)
         finally:
-            await channel.close_within(_CLOSE_S)
+            await channel.close_within()
     except ConnectionLost as error:
         hint = (
             "" if key[0] else ", as a group with dLegerSecret does; give the broker's configuration with -c"

@@ -116,9 +116,7 @@ class Accumulator:
         send.size += size
         send.count += 1
         batch.wire_bytes += wire_bytes
-        limiter = self.limiter  # `acquire`, without the call
-        limiter.count += 1
-        limiter.bytes += size
+        self.limiter.acquire(size)
         if len(messages) >= self._max_count:
             self.flush_topic(publish_info)
 

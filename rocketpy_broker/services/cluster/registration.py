@@ -50,7 +50,6 @@ log = logging.getLogger("rocketpy.broker.registration")
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
 _WAIT_REGISTERED_S: Final = 1.0
 """How long an operator's change waits for name servers to accept it; as in RocketMQ 5."""
-_CLOSE_S: Final = 1.0
 _ROUTES_CONCURRENCY: Final = 100
 _PART_BYTES: Final = 1 << 20
 """Approximate size of the topics in one request. A larger one would delay a name server's other clients."""
@@ -525,4 +524,4 @@ class Registrar:
             await self._request(channel, Command.request(RequestCode.UNREGISTER_BROKER, header))
         except RocketError as error:
             log.info("cannot unregister at name server %s: %s", server.address, error)
-        await channel.close_within(_CLOSE_S)
+        await channel.close_within()

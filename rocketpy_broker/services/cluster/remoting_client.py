@@ -11,7 +11,6 @@ from rocketpy.protocol.remoting.command import LANGUAGE, Command
 from rocketpy.transport import Address, Channel, ChannelOptions, ClientOnlyEndpoint, connect
 
 _TIMEOUT_MS: Final = 3000
-_CLOSE_S: Final = 1.0
 _FOR_NAME_SERVERS: Final = (RequestCode.REGISTER_BROKER, RequestCode.GET_BROKER_CLUSTER_INFO)
 """Requests that name servers handle, and brokers do not."""
 
@@ -50,7 +49,7 @@ class RemotingClient:
         """Same as `close`, but waits for the end of the connection, as at the end of an event loop."""
         if self._channel is not None:
             channel, self._channel = self._channel, None
-            await channel.close_within(_CLOSE_S)
+            await channel.close_within()
 
 
 def rejection(code: int, response: Command, address: Address) -> BrokerError:
