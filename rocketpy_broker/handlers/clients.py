@@ -101,7 +101,7 @@ class ClientHandler:
     owner: Callable[[Channel], str]
     """Returns the owner of a connection; see `ClientRegistry`."""
     features: Collection[BrokerFeature] = (BrokerFeature.DEAD_LETTER_REASONS,)
-    """What clients are told of in the response to each heartbeat."""
+    """Features of the broker, which the response to each heartbeat names."""
 
     def __post_init__(self) -> None:
         self._limited_log = RateLimitedLog(log)

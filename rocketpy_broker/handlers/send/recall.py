@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
-from rocketpy.errors import StoreError, UsageError
+from rocketpy.errors import UsageError
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import RecallMessageRequestHeader, RecallMessageResponseHeader
 from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.recall_handle import RecallHandle
-from rocketpy.protocol.message.record import decode
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import Rejected, handles, topic_not_found
-from rocketpy_broker.handlers.send.send import SendHandler
+from rocketpy_broker.handlers.send.send import SendHandler, respond_when_stored
+from rocketpy_broker.services.delay.copies import find_stored
 from rocketpy_broker.services.timers.messages import (
     OUT_MS,
     RECALLED,
@@ -33,7 +33,6 @@ from rocketpy_broker.store.files.disk import Clock, system_clock
 
 _TAG: Final = "_RECALL_TAG_"
 _BODY: Final = b"0"
-_FOREVER_MS: Final = 2**63 - 1
 
 
 @dataclass(eq=False)
@@ -66,14 +65,8 @@ class RecallHandler:
         except UsageError as error:
             raise _illegal(str(error)) from None
 
-        def respond(error: StoreError | None) -> None:
-            response = request.reply(header=RecallMessageResponseHeader(msg_id=handle.message_id))
-            if error is not None:
-                response = request.reply(ResponseCode.SYSTEM_ERROR, remark=f"recall failed: {error}")
-            if not request.is_oneway:
-                channel.reply(response)
-
-        self.send.append(message, respond)
+        responds = RecallMessageResponseHeader(msg_id=handle.message_id)
+        self.send.append(message, respond_when_stored(channel, request, responds, "recall failed: "))
         return None
 
     def _check(self, header: RecallMessageRequestHeader) -> RecallHandle:
@@ -112,11 +105,7 @@ class RecallHandler:
             return True
         self.send.end_of_buffer()
         store.units(TIMER_TOPIC, 0, 0, 1)  # dispatches what was written
-        for offset in store.index.find(TIMER_TOPIC, handle.message_id, 0, _FOREVER_MS):
-            data = store.look_message(offset)
-            if data is None:
-                continue
-            record = decode(data, check_crc=False)
+        for record in find_stored(store, TIMER_TOPIC, handle.message_id):
             found = props.decode(record.properties)
             if (
                 record.topic == TIMER_TOPIC

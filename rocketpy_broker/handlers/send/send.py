@@ -24,7 +24,7 @@ from rocketpy.protocol.bodies import (
     TopicConfig,
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from rocketpy.protocol.headers import Header, SendMessageRequestHeader, SendMessageRequestHeaderV2
 from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.delays import DelayLevels
 from rocketpy.protocol.message.record import Record, decode, host_bytes
@@ -450,13 +450,19 @@ def retry_times_max(request: Command, by_client: int | None, group: Subscription
     return by_client if request.version >= _V3_4_9 and by_client is not None else group.retry_max_times
 
 
-def respond_when_stored(channel: Channel, request: Command) -> OnStored:
-    """Return a callback that responds when a message was stored, or with the error if storing it failed."""
+def respond_when_stored(
+    channel: Channel, request: Command, header: Header | None = None, failed: str = ""
+) -> OnStored:
+    """Return a callback that responds when a message was stored, or with the error if storing it failed.
+
+    header: of the response if it was stored. failed: what the remark says before the error.
+    """
 
     def respond(error: StoreError | None) -> None:
-        response = request.reply()
-        if error is not None:
-            response = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        if error is None:
+            response = request.reply(header=header)
+        else:
+            response = request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{failed}{error}")
         if not request.is_oneway:
             channel.reply(response)
 

@@ -309,8 +309,7 @@ class TimerLog:
         deletions = []
         while len(self._files.mapped_files) > 1:
             first = self._files.mapped_files[0]
-            at = (first.size - BLANK_BYTES) // UNIT.size * UNIT.size - UNIT.size
-            unit = Unit.decode(first.read(at, UNIT.size))
+            unit = Unit.decode(first.read(_last_place(first.size), UNIT.size))
             if unit is not None and unit.physical_offset >= min_physical:
                 break
             deletions.append(self._files.take_first().delete)
@@ -339,6 +338,11 @@ class TimerLog:
     def close(self) -> None:
         """Close the files."""
         self._files.close()
+
+
+def _last_place(file_bytes: int) -> int:
+    """Return where the last unit of a full file of the timer log begins."""
+    return (file_bytes - BLANK_BYTES) // UNIT.size * UNIT.size - UNIT.size
 
 
 class TimerFiles:
@@ -393,8 +397,7 @@ class TimerFiles:
         second = unit.slot_ms // PRECISION_MS
         slot = slots.get(second) or self.wheel.slot(second)
         if slot.last < position:
-            first = position if slot.first == NO_UNIT else slot.first
-            slots[second] = Slot(second, first, position, slot.timers + (-1 if unit.recalls else 1))
+            slots[second] = slot.with_last(second, position, recalls=unit.recalls)
 
     def _last_before(self, end: int) -> Unit | None:
         """Return the unit that ends at a position, or before the blank unit that ends there."""
@@ -402,7 +405,7 @@ class TimerFiles:
         if unit is not None or end % self._log_file_bytes:
             return unit
         size = self._log_file_bytes
-        return self.log.unit(end - size + (size - BLANK_BYTES) // UNIT.size * UNIT.size - UNIT.size)
+        return self.log.unit(end - size + _last_place(size))
 
     def add(self, units: Sequence[Unit]) -> tuple[int, int, int]:
         """Append units to the slots of their times, up to the end of a file of the timer log.
@@ -420,8 +423,7 @@ class TimerFiles:
                 slot = self.wheel.slot(second)
                 new += slot.last == NO_UNIT
             linked.append(unit._replace(previous=slot.last))
-            first = position if slot.first == NO_UNIT else slot.first
-            slots[second] = Slot(second, first, position, slot.timers + (-1 if unit.recalls else 1))
+            slots[second] = slot.with_last(second, position, recalls=unit.recalls)
         self.log.append(linked)
         self.wheel.put(slots.values())
         return begin, len(linked), new

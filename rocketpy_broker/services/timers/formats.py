@@ -31,7 +31,7 @@ Source: TimerWheel, Slot, TimerLog, TimerCheckpoint of RocketMQ 5.3.3.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
 from rocketpy.errors import RemoteProtocolError
@@ -72,6 +72,11 @@ class Slot(NamedTuple):
     timers: int = 0
     """Number of timers, less those that were recalled."""
     magic: int = 0
+
+    def with_last(self, second: int, position: int, *, recalls: bool) -> Slot:
+        """Return the slot of a second with one more unit, at this position of the timer log."""
+        first = position if self.first == NO_UNIT else self.first
+        return Slot(second, first, position, self.timers + (-1 if recalls else 1))
 
 
 EMPTY_SLOT: Final = Slot()
@@ -180,10 +185,3 @@ class TimerCheckpoint:
         if min(found.read_ms, found.log_flushed, found.queue_offset, found.master_queue_offset) < 0:
             raise RemoteProtocolError(f"a timer checkpoint has negative fields: {found}")
         return found
-
-    def changed(self, now_ms: int, *, read_ms: int, log_flushed: int, queue_offset: int) -> TimerCheckpoint:
-        """Return the checkpoint of a master that has come this far."""
-        return replace(
-            self, read_ms=read_ms, log_flushed=log_flushed, queue_offset=queue_offset,
-            master_queue_offset=queue_offset, timestamp=now_ms, counter=self.counter + 1,
-        )  # fmt: skip

@@ -21,7 +21,7 @@ TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 OUT_MS: Final = "TIMER_OUT_MS"
 DUE_MS: Final = "__TIMER_DUE_MS"
 """When a message is due, in ms since 1970. Not in RocketMQ."""
-RECALLED: Final = "TIMER_DEL_UNIQKEY"
+RECALLED: Final = props.TIMER_DEL_UNIQKEY
 """Of a recall: topic, plus sign and unique id of the recalled message. See `recalled_key`."""
 _ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
 _DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
