@@ -14,6 +14,7 @@ from functools import partial
 
 from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.native import native_form
+from rocketpy.protocol.bodies import TopicRouteData
 from rocketpy.protocol.message.record import host_bytes
 from rocketpy.runtime.tasks import Closable, Step, Tasks, close_all
 from rocketpy.telemetry.plugin import find_telemetry
@@ -121,6 +122,7 @@ class Broker:
         self._sync = SlaveSync(
             self.topics,
             self.consumers.groups,
+            self.consumers.modes,
             self.consumers.offsets,
             self.delivery.delay,
             self.store,
@@ -350,6 +352,7 @@ class Broker:
                 consumers.groups,
                 config,
                 offsets=consumers.offsets,
+                modes=consumers.modes,
                 delay_offsets=self.delivery.delay.offsets,
                 timer_checkpoint=self.delivery.timers.checkpoint,
                 timer_metrics=self.delivery.timers.metrics,
@@ -358,7 +361,7 @@ class Broker:
                 delete_expired_files=self._driver.clean_now,
                 drop_queues=self._driver.drop_queues,
             ),
-            *consumers.handlers(self.advertised_address),
+            *consumers.handlers(self.advertised_address, self._route),
             AccessHandler(
                 None if self._access is None else self._access.store, config, address=self.advertised_address
             ),
@@ -391,6 +394,9 @@ class Broker:
         make = SendResponses if tracing is None else partial(TracedResponses, tracing)
         send = self.config.send
         return make(store_host=host, region_id=send.region_id, trace_on=send.trace_on)
+
+    async def _route(self, topic: str) -> TopicRouteData | None:
+        return None if self._registrar is None else await self._registrar.route(topic)
 
     async def _wait_registered(self) -> None:
         if self._registrar is not None:

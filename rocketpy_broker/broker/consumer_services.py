@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
 from rocketpy.errors import RocketError
-from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.bodies import MessageQueue, TopicRouteData
 from rocketpy.protocol.headers import BrokerFeature, PullMessageRequestHeader
 from rocketpy.protocol.message.record import decode
 from rocketpy.runtime.tasks import PeriodicCall, Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
+from rocketpy_broker.handlers.assignments import AssignmentHandler
 from rocketpy_broker.handlers.client_calls import ClientCallHandler
 from rocketpy_broker.handlers.clients import ClientHandler
 from rocketpy_broker.handlers.consume_stats import ConsumeStatsHandler
@@ -26,10 +27,12 @@ from rocketpy_broker.handlers.pull.pull_checks import ExpressionPolicy, PullChec
 from rocketpy_broker.handlers.pull.query import QueryHandler
 from rocketpy_broker.security.guard import AccessGuard
 from rocketpy_broker.security.required_rights import rights_to_read
+from rocketpy_broker.services.cluster.topic_queues import TopicQueues
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.locks import QueueLocks
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
+from rocketpy_broker.services.metadata.request_modes import RequestModeTable
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.services.runtime_info import DayTotals, runtime_info
 from rocketpy_broker.services.slices import Slices
@@ -75,6 +78,7 @@ class ConsumerServices:
             config.consume,
             retry_queues_max=config.topics.queues_max,
         )
+        self.modes = RequestModeTable(settings / "messageRequestMode.json", tasks)
         self.clients = ClientRegistry(lambda channel, size: channel.memory.add("subscriptions", size))
         self.locks = QueueLocks()
         self.holds = PullRequestHoldTable(lambda channel, size: channel.memory.add("pulls", size))
@@ -121,8 +125,10 @@ class ConsumerServices:
             still_allowed=None if access is None else access.deny_if_revoked,
         )
 
-    def handlers(self, address: str) -> Sequence[object]:
-        """Return the handlers. address: registered address of the broker."""
+    def handlers(
+        self, address: str, route: Callable[[str], Awaitable[TopicRouteData | None]]
+    ) -> Sequence[object]:
+        """Return the handlers. address: registered address of the broker. route: see `Registrar.route`."""
         return (
             self._pull_handler,
             self._client_handler,
@@ -148,6 +154,14 @@ class ConsumerServices:
                 sampling=self._sampling,
             ),
             self._calls,
+            AssignmentHandler(
+                self._topics,
+                self.groups,
+                self.clients,
+                self.modes,
+                TopicQueues(self._config.consume, self._tasks, route=route, now_ms=_now_ms),
+                self._config.consume,
+            ),
         )
 
     @property
@@ -156,9 +170,10 @@ class ConsumerServices:
         return self._pull_handler.channel_closed, self._client_handler.channel_closed
 
     def load(self) -> None:
-        """Load offsets and groups; the store is open. Raises StoreDamaged."""
+        """Load offsets, groups and request modes; the store is open. Raises StoreDamaged."""
         self.offsets.load()
         self.groups.load()
+        self.modes.load()
         self.puts = PutCounts(self._store)
 
     def start(self, host: bytes) -> None:

@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 
 from rocketpy.config import Credentials
 from rocketpy.errors import ConfigInvalid
-from rocketpy.protocol.bodies import PERM_READ, PERM_WRITE
+from rocketpy.protocol.bodies import PERM_READ, PERM_WRITE, RequestMode
 from rocketpy.transport import Address, ChannelOptions, Tls
 from rocketpy_broker.config.readers import (
     read_address,
@@ -218,6 +218,16 @@ class ConsumeConfig(CheckedSettings):
     """Whether consumers may filter by SQL92 expressions."""
     filter_retries: bool = setting("filterSupportRetry", False, change=LIVE)
     """Whether retried messages must pass the SQL92 filter of their original topic."""
+    default_mode: RequestMode = setting("defaultMessageRequestMode", RequestMode.PULL, change=LIVE)
+    """Mode of groups without `mqadmin setConsumeMode`, for consumers whose queues the broker assigns."""
+    default_pop_shares: int = setting("defaultPopShareQueueNum", -1, limits=(-1, 2**31 - 1), change=LIVE)
+    """With POP as the default mode, the popShareQueueNum of these groups."""
+    assigns_queues: bool = setting("serverLoadBalancerEnable", True, change=LIVE)
+    """Whether the broker assigns queues to members. Without it, each member that asks gets all of them."""
+    route_refresh_ms: int = setting(
+        "loadBalancePollNameServerInterval", 30_000, limits=(1, _HOUR_MS), change=LIVE
+    )
+    """Age at which the broker requests the route of an assigned topic again."""
     groups_max: int = setting("maxConsumerGroups", 20_000, limits=(1, 1_000_000))
     """Maximum number of groups besides those of the system (not in RocketMQ)."""
     new_groups_max: int = setting("maxNewGroupsPerHeartbeat", 256, limits=(1, 1_000_000))

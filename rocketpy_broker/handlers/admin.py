@@ -45,6 +45,7 @@ from rocketpy_broker.handlers.slave import absent
 from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
+from rocketpy_broker.services.metadata.request_modes import RequestModeTable
 from rocketpy_broker.services.metadata.topic_attributes import (
     MESSAGE_TYPE,
     MIXED,
@@ -74,6 +75,8 @@ class AdminHandler:
     _: KW_ONLY
     offsets: ConsumerOffsets
     """Loses the offsets of deleted topics."""
+    modes: RequestModeTable
+    """Loses the modes of deleted topics and groups."""
     delay_offsets: Callable[[], dict[int, int]]
     """Returns the next offset of each delay level."""
     info: Callable[[], dict[str, str]]
@@ -219,6 +222,7 @@ class AdminHandler:
             if is_deleted:  # it may have been created again meanwhile
                 self.store.drop_deleted({name: end})
                 self.offsets.remove_topic(name)
+                await self.modes.remove_topic(name)
             await asyncio.sleep(0)  # lets other requests run between deletions that are saved together
             await self.topics.note_deletion(name, end, log_begin=self.store.min_physical_offset)
         await self.wait_registered()
@@ -339,7 +343,9 @@ class AdminHandler:
     @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP)
     async def delete_group(self, channel: Channel, request: Command) -> Command:
         """Handle DELETE_SUBSCRIPTIONGROUP; a missing group is not an error, as in 4.6.0."""
-        await self.groups.delete(request.header_as(DeleteSubscriptionGroupRequestHeader).group_name)
+        name = request.header_as(DeleteSubscriptionGroupRequestHeader).group_name
+        await self.groups.delete(name)
+        await self.modes.remove_group(name)
         return request.reply()
 
     # -- the broker ---------------------------------------------------------------------------

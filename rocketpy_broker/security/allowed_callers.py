@@ -71,12 +71,13 @@ BROKER_CALLERS: Final = _table(
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT,
         RequestCode.CHECK_CLIENT_CONFIG, RequestCode.GET_TOPIC_CONFIG, RequestCode.LITE_PULL_MESSAGE,
         RequestCode.RECALL_MESSAGE, RequestCode.QUERY_TOPICS_BY_CONSUMER,
-        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
+        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, RequestCode.QUERY_ASSIGNMENT,
     ),
     broker=(
         RequestCode.GET_ALL_DELAY_OFFSET, RequestCode.GET_ALL_CONSUMER_OFFSET,
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, RequestCode.GET_ALL_TOPIC_CONFIG,
         RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS,
+        RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
     ),
     admin=(
         RequestCode.RESUME_CHECK_HALF_MESSAGE, RequestCode.DELETE_TOPIC_IN_BROKER,
@@ -91,6 +92,6 @@ BROKER_CALLERS: Final = _table(
         RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, RequestCode.DELETE_ACL_CONFIG,
         RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
         RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, RequestCode.GET_ALL_PRODUCER_INFO,
-        RequestCode.DELETE_EXPIRED_COMMITLOG,
+        RequestCode.DELETE_EXPIRED_COMMITLOG, RequestCode.SET_MESSAGE_REQUEST_MODE,
     ),
 )  # fmt: skip

@@ -29,6 +29,7 @@ from rocketpy.protocol.bodies import (
     CheckClientRequestBody,
     HeartbeatData,
     LockBatchRequestBody,
+    QueryAssignmentRequestBody,
 )
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import (
@@ -278,6 +279,11 @@ def _lock(request: _Request) -> _Required:
     return found
 
 
+def _assignment(request: _Request) -> _Required:
+    body = QueryAssignmentRequestBody.decode(request.command.body)
+    return _topic(body.topic, Right.SUB) + _group(body.consumer_group)
+
+
 def _route(request: _Request) -> _Required:
     topic = request.field("topic")
     # Producers query the route of DEFAULT_TOPIC before they send to a topic that does not exist.
@@ -315,6 +321,7 @@ _RULES: Final[dict[int, Rule]] = {
     RequestCode.UNREGISTER_CLIENT: _unregister,
     RequestCode.HEART_BEAT: _heartbeat,
     RequestCode.CHECK_CLIENT_CONFIG: _check_client,
+    RequestCode.QUERY_ASSIGNMENT: _assignment,
     RequestCode.LOCK_BATCH_MQ: _lock,
     RequestCode.UNLOCK_BATCH_MQ: _lock,
     RequestCode.GET_TOPIC_STATS_INFO: _about_topic(),

@@ -5,6 +5,7 @@ settings as Java properties (codes 25, 26, 318, 319).
 """
 
 from rocketpy.protocol.bodies.admin import *
+from rocketpy.protocol.bodies.assignment import *
 from rocketpy.protocol.bodies.base import *
 from rocketpy.protocol.bodies.client import *
 from rocketpy.protocol.bodies.offsets import *

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from rocketpy.errors import RocketError, TransportError
+from rocketpy.errors import RocketError, RouteNotFound, TransportError
 from rocketpy.protocol.bodies import (
     MASTER_ID,
     PERM_READ,
@@ -26,6 +26,7 @@ from rocketpy.protocol.bodies import (
     ClusterInfo,
     DataVersion,
     KVTable,
+    QueueData,
     RegisterBrokerBody,
     TopicConfig,
     TopicRouteData,
@@ -204,19 +205,52 @@ class Registrar:
         limit = asyncio.Semaphore(_ROUTES_CONCURRENCY)
 
         async def is_movable(name: str) -> bool:
-            code = RequestCode.GET_ROUTEINTO_BY_TOPIC
             async with limit:
-                request = Command.request(code, GetRouteInfoRequestHeader(topic=name))
-                response = await self._request(channel, request)
-            if response.code == ResponseCode.TOPIC_NOT_EXIST:
-                return False
-            if response.code != ResponseCode.SUCCESS:
-                raise rejection(code, response, server.address)
-            return self._is_elsewhere(TopicRouteData.decode(response.body))
+                route = await self._route_at(server, channel, name)
+            return route is not None and self._is_elsewhere(route)
 
         names = self.topics.names
         movable = await asyncio.gather(*map(is_movable, names))
         return frozenset(name for name, may_move in zip(names, movable, strict=True) if may_move)
+
+    async def route(self, topic: str) -> TopicRouteData | None:
+        """Return a topic's route from the first name server that responds; None if it does not exist.
+
+        A broker without name servers knows only its own queues. Raises RocketError if none responds.
+        """
+        if not self._servers:
+            return self._own_route(topic)
+        failure: RocketError = RouteNotFound("no name server responds")
+        for server in self._servers:
+            try:
+                return await self._route_at(server, await self._channel(server), topic)
+            except RocketError as error:
+                failure = error
+        raise failure
+
+    def _own_route(self, topic: str) -> TopicRouteData | None:
+        own = self.topics.get(topic)
+        if own is None:
+            return None
+        data = QueueData(
+            broker_name=self.config.name,
+            read_queue_nums=own.read_queue_nums,
+            write_queue_nums=own.write_queue_nums,
+            perm=own.perm,
+        )
+        return TopicRouteData(queue_datas=[data])
+
+    async def _route_at(
+        self, server: _NameServerState, channel: Channel, topic: str
+    ) -> TopicRouteData | None:
+        code = RequestCode.GET_ROUTEINTO_BY_TOPIC
+        request = Command.request(code, GetRouteInfoRequestHeader(topic=topic))
+        response = await self._request(channel, request)
+        if response.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        if response.code != ResponseCode.SUCCESS:
+            raise rejection(code, response, server.address)
+        return TopicRouteData.decode(response.body)
 
     def _is_elsewhere(self, route: TopicRouteData) -> bool:
         masters = {data.broker_name for data in route.broker_datas if MASTER_ID in data.broker_addrs}

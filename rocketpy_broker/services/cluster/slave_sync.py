@@ -1,4 +1,4 @@
-"""Copies topics, consumer offsets, delay offsets and groups from the master to a slave, every 10 s.
+"""Copies topics, offsets, groups and request modes from the master to a slave, every 10 s.
 
 Source: SlaveSynchronize of RocketMQ 4.6.0, with its request codes in its order (QUIRKS 56). Differs: if the
 master sends the commit times of offsets, the slave copies only offsets that were committed later than its
@@ -15,6 +15,7 @@ from typing import Final
 from rocketpy.errors import BrokerError, RocketError, RouteNotFound
 from rocketpy.protocol.bodies import (
     ConsumerOffsetSerializeWrapper,
+    MessageRequestModeSerializeWrapper,
     SubscriptionGroupWrapper,
     TopicConfigSerializeWrapper,
 )
@@ -27,6 +28,7 @@ from rocketpy_broker.services.cluster.remoting_client import RemotingClient
 from rocketpy_broker.services.delay.scheduler import DelayService
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
+from rocketpy_broker.services.metadata.request_modes import RequestModeTable
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
@@ -48,6 +50,7 @@ class SlaveSync:
 
     topics: TopicTable
     groups: SubscriptionGroupTable
+    modes: RequestModeTable
     offsets: ConsumerOffsets
     delay: DelayService
     store: MessageStore
@@ -152,7 +155,12 @@ class SlaveSync:
         await self.groups.adopt(SubscriptionGroupWrapper.decode(groups))
         if self.copy_more is not None:
             await self.copy_more(self._request)
-        if self.adopt_timers is not None and master.responds_to_all:
+        if not master.responds_to_all:
+            return
+        modes = await self._request_newer(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+        if modes:
+            await self.modes.adopt(MessageRequestModeSerializeWrapper.decode(modes))
+        if self.adopt_timers is not None:
             await self._copy_timers(self.adopt_timers)
 
     async def _copy_timers(self, adopt: Callable[[bytes, bytes], None]) -> None:
@@ -160,15 +168,18 @@ class SlaveSync:
 
         A slave without it finds what was delivered by its key index, when it becomes the master.
         """
+        checkpoint = await self._request_newer(RequestCode.GET_TIMER_CHECK_POINT)
+        if checkpoint:
+            adopt(checkpoint, await self._request_newer(RequestCode.GET_TIMER_METRICS))
+
+    async def _request_newer(self, code: int) -> bytes:
+        """Request a table that earlier versions do not have; empty from these. Raises RocketError."""
         try:
-            checkpoint = await self._request(RequestCode.GET_TIMER_CHECK_POINT)
-            metrics = await self._request(RequestCode.GET_TIMER_METRICS)
+            return await self._request(code)
         except BrokerError as error:
-            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # an earlier version
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
-        else:
-            if checkpoint:
-                adopt(checkpoint, metrics)
+            return b""
 
     async def _apply_deletions(
         self, before: Mapping[str, int], removed: Collection[str], changed_ms: int

@@ -19,6 +19,7 @@ from rocketpy.protocol.bodies import (
     HeartbeatData,
     LockBatchRequestBody,
     MessageQueue,
+    QueryAssignmentRequestBody,
     SubscriptionData,
 )
 from rocketpy.protocol.codes import RequestCode, name_of
@@ -88,6 +89,10 @@ def body_of(code: int, target: Target) -> bytes:
     if code == RequestCode.CHECK_CLIENT_CONFIG:
         return CheckClientRequestBody(
             client_id="sample", group=target.group, subscription_data=subscription
+        ).encode()
+    if code == RequestCode.QUERY_ASSIGNMENT:
+        return QueryAssignmentRequestBody(
+            topic=target.topic, consumer_group=target.group, client_id="sample"
         ).encode()
     if code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
         queue = MessageQueue(target.topic, "broker-a", 0)

@@ -231,7 +231,7 @@ async def test_each_key_on_a_list_can_be_set(tmp_path: Path, name: str) -> None:
     path.write_text(f"{ALLOWED}storePathRootDir={tmp_path}/store\n")
     live = broker_live_config(load_broker_config(path))
     shown = settings_in(live.text().encode())
-    words = {"true": "false", "false": "true"}
+    words = {"true": "false", "false": "true", "PULL": "POP"}
     value = {"deleteWhen": "05", "brokerPermission": "4"}.get(name) or words.get(shown[name])
     value = value or str(int(shown[name]) + 1)
     done = await live.update(f"{name}={value}\n")

@@ -12,8 +12,8 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Push NAMESRV GROUP TOPIC STRATEGY ORDERLY: a push consumer that prints a line for each message, until it is killed.
- * STRATEGY: a name of Allocate. ORDERLY: true or false.
+ * Push NAMESRV GROUP TOPIC STRATEGY ORDERLY [ASSIGNED]: a push consumer that prints a line for each message, until it is
+ * killed. STRATEGY: a name of Allocate. ORDERLY: true or false. ASSIGNED: true if the broker assigns its queues, since 5.0.
  */
 public final class Push {
     private Push() {
@@ -36,6 +36,9 @@ public final class Push {
                 return isForLater(messages.get(0))
                     ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
+        }
+        if (args.length > 5 && Boolean.parseBoolean(args[5])) {
+            DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
         }
         consumer.start();
         Lines.print(new JSONObject().fluentPut("started", true));

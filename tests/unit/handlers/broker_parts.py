@@ -38,6 +38,7 @@ from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.locks import QueueLocks
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
+from rocketpy_broker.services.metadata.request_modes import RequestModeTable
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.services.slices import Slices
 from rocketpy_broker.services.stats import BrokerStats, PutCounts
@@ -164,6 +165,7 @@ class BrokerParts:
                 self.groups,
                 config,
                 offsets=self.offsets,
+                modes=RequestModeTable(config.store.root / "modes.json", tasks),
                 delay_offsets=lambda: {1: 7},
                 info=lambda: {"key": "value"},
                 wait_registered=self._wait_registered,

@@ -11,6 +11,8 @@ from rocketpy.protocol.headers import Header
 
 JAVA_GIVES = {
     "ConsumeMessageDirectlyResult.autoCommit": True,
+    "MessageQueueAssignment.mode": "PULL",
+    "SetMessageRequestModeRequestBody.mode": "PULL",
     "SubscriptionData.expressionType": "TAG",
     "SubscriptionGroupConfig.consumeBroadcastEnable": True,
     "SubscriptionGroupConfig.consumeEnable": True,

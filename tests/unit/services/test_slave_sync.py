@@ -10,17 +10,28 @@ from pathlib import Path
 import pytest
 
 from rocketpy.errors import BrokerError
-from rocketpy.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+from rocketpy.protocol.bodies import (
+    DataVersion,
+    MessageRequestModeSerializeWrapper,
+    RequestMode,
+    SetMessageRequestModeRequestBody,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicRouteData,
+)
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.admin import AdminHandler
+from rocketpy_broker.handlers.assignments import AssignmentHandler
 from rocketpy_broker.handlers.pull.offsets import OffsetHandler
 from rocketpy_broker.services.cluster.slave_sync import SlaveSync
+from rocketpy_broker.services.cluster.topic_queues import TopicQueues
 from rocketpy_broker.services.delay.scheduler import DelayService
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
+from rocketpy_broker.services.metadata.request_modes import RequestModeTable
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.services.slices import Slices
 from rocketpy_broker.store import MessageStore
@@ -44,6 +55,7 @@ class Tables:
         self.groups = SubscriptionGroupTable(
             root / "groups.json", self.tasks, self.config.consume, retry_queues_max=16
         )
+        self.modes = RequestModeTable(root / "modes.json", self.tasks)
         self.offsets = ConsumerOffsets(root / "offsets.json")
         driver = StoreDriver(self.store)
         self.delay = DelayService(
@@ -63,6 +75,7 @@ class Tables:
             self.groups,
             self.config,
             offsets=self.offsets,
+            modes=self.modes,
             delay_offsets=lambda: {1: 7},
             info=dict,
             wait_registered=self.groups.save,
@@ -71,13 +84,18 @@ class Tables:
         )
         slices = Slices(self.tasks, lambda: asyncio.get_running_loop().time() * 1000)
         offsets = OffsetHandler(self.store, self.offsets, ClientRegistry(), self.topics, slices)
-        return HandlerServer(admin, offsets)
+        queues = TopicQueues(self.config.consume, self.tasks, route=_no_route, now_ms=slices.now_ms)
+        modes = AssignmentHandler(
+            self.topics, self.groups, ClientRegistry(), self.modes, queues, self.config.consume
+        )
+        return HandlerServer(admin, offsets, modes)
 
     def sync(self, interval_ms: int = 1000, may_sync: Callable[[], bool] = lambda: True) -> SlaveSync:
         """A SlaveSync that copies a master's tables into these."""
         return SlaveSync(
             self.topics,
             self.groups,
+            self.modes,
             self.offsets,
             self.delay,
             self.store,
@@ -90,6 +108,10 @@ class Tables:
 
     async def _drop_queues(self, is_unwanted: Callable[[ConsumeQueue], bool]) -> int:
         return drop_queues(self.store, is_unwanted)
+
+
+async def _no_route(_: str) -> TopicRouteData | None:
+    return None
 
 
 @pytest.fixture
@@ -107,6 +129,9 @@ async def test_all_tables_are_copied(master: Tables, slave: Tables) -> None:
     await master.topics.update(TopicConfig(topic_name="T", read_queue_nums=3, write_queue_nums=3))
     await master.groups.update(SubscriptionGroupConfig(group_name="g", retry_max_times=5))
     master.offsets.commit("g", "T", 2, 42)
+    await master.modes.set(
+        SetMessageRequestModeRequestBody(topic="T", consumer_group="g", mode=RequestMode.POP)
+    )
     await slave.topics.update(TopicConfig(topic_name="Gone"))
     sync = slave.sync()
     server = master.server()
@@ -116,6 +141,7 @@ async def test_all_tables_are_copied(master: Tables, slave: Tables) -> None:
             await sync.sync_all()
             assert slave.topics.snapshot() == master.topics.snapshot()
             assert slave.groups.snapshot() == master.groups.snapshot()
+            assert slave.modes.snapshot() == master.modes.snapshot()
             assert slave.offsets.get("g", "T", 2) == 42
             assert slave.delay.offsets() == {1: 7}
             await master.topics.delete("T")
@@ -124,6 +150,21 @@ async def test_all_tables_are_copied(master: Tables, slave: Tables) -> None:
     again.topics.load()
     assert again.topics.get("T") is None
     assert again.topics.version == master.topics.version
+
+
+async def test_modes_of_a_master_without_versions_are_copied(slave: Tables) -> None:
+    """A slave of RocketMQ's broker would copy the modes once, and then never again."""
+
+    async def adopt(*groups: str) -> list[str]:
+        modes = {group: SetMessageRequestModeRequestBody(topic="T", consumer_group=group) for group in groups}
+        wrapper = MessageRequestModeSerializeWrapper(message_request_mode_map={"T": modes} if modes else {})
+        assert wrapper.data_version == DataVersion()
+        await slave.modes.adopt(wrapper)
+        return sorted(slave.modes.get("T") or {})
+
+    assert await adopt("g", "h") == ["g", "h"]
+    assert await adopt("h", "i") == ["h", "i"]
+    assert await adopt() == []
 
 
 async def test_tables_copied_before_a_failure_are_kept(master: Tables, slave: Tables) -> None:
