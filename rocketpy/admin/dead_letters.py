@@ -20,8 +20,12 @@ from rocketpy.config import check_number
 from rocketpy.consumer.fetch.subscription import retry_topic
 from rocketpy.errors import MessageInvalid, RouteNotFound
 from rocketpy.message.message import MessageExt, check_group, check_received
-from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, PERM_READ, MessageQueue
+from rocketpy.protocol.bodies import (
+    PERM_READ,
+    MessageQueue,
+)
 from rocketpy.protocol.message import properties as names
+from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX
 from rocketpy.results import SendResult
 
 _TIMEOUT_MS: Final = 6000

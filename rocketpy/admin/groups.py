@@ -35,8 +35,6 @@ from rocketpy.errors import BrokerError, ConfigInvalid, RocketError, UsageError
 from rocketpy.message.message import check_group
 from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies import (
-    DLQ_TOPIC_PREFIX,
-    RETRY_TOPIC_PREFIX,
     SYSTEM_GROUP_PREFIX,
     SYSTEM_GROUPS,
     ConsumerConnection,
@@ -55,6 +53,7 @@ from rocketpy.protocol.headers import (
     GetConsumeStatsRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
+from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from rocketpy.runtime.application import shown
 from rocketpy.runtime.text import did_you_mean
 

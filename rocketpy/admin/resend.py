@@ -14,12 +14,13 @@ from rocketpy.client.instance import ClientInstance
 from rocketpy.errors import MessageInvalid, Outcome, RecordCorrupt, RocketError
 from rocketpy.message.message import DEFAULT_TOPIC, MessageExt
 from rocketpy.producer.send.response import LessDurable, parse_response
-from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, MessageQueue
+from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import VERSION_5_1_1, RequestCode
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2, ViewMessageRequestHeader
 from rocketpy.protocol.message import properties as names
 from rocketpy.protocol.message.compression import compress_if_worth
 from rocketpy.protocol.message.message_id import decode_message_id
+from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX
 from rocketpy.protocol.message.record import decode
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.protocol.remoting.command import Command

@@ -12,7 +12,11 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, ConsumerData, SubscriptionData
+from rocketpy.protocol.bodies import (
+    ConsumerData,
+    SubscriptionData,
+)
+from rocketpy.protocol.message.properties import RETRY_TOPIC_PREFIX
 from rocketpy.runtime.rate_limited_log import abbreviate
 
 CLIENT_ID: Final = "client_id"

@@ -29,8 +29,6 @@ from rocketpy.errors import (
 )
 from rocketpy.message.message import DEFAULT_TOPIC, REPLY_TOPIC_SUFFIX
 from rocketpy.protocol.bodies import (
-    DLQ_TOPIC_PREFIX,
-    RETRY_TOPIC_PREFIX,
     BrokerData,
     ClusterInfo,
     TopicList,
@@ -39,6 +37,7 @@ from rocketpy.protocol.bodies import (
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import GetRouteInfoRequestHeader, GetTopicsByClusterRequestHeader, Header
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
+from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.protocol.remoting.connection import MAYBE_HANDLED
 from rocketpy.transport import Address, Channel, check_scheme

@@ -13,7 +13,8 @@ from typing import Final
 
 from rocketpy.errors import UsageError
 from rocketpy.message.message import DEFAULT_TOPIC
-from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, MessageQueue
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 
 _SEPARATOR: Final = "%"
 _SYSTEM_PREFIXES: Final = ("rmq_sys_", "CID_RMQ_SYS_")

@@ -14,7 +14,8 @@ from rocketpy.message.message import (
     check_value,
     new_unique_id,
 )
-from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, MessageQueue
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.message.properties import RETRY_TOPIC_PREFIX
 
 __all__ = [
     "DEFAULT_TOPIC",

@@ -160,6 +160,13 @@ class RequestCode(IntEnum):
     QUERY_ASSIGNMENT = 400
     SET_MESSAGE_REQUEST_MODE = 401
     GET_ALL_MESSAGE_REQUEST_MODE = 402
+    POP_MESSAGE = 200050
+    ACK_MESSAGE = 200051
+    PEEK_MESSAGE = 200052
+    CHANGE_MESSAGE_INVISIBLETIME = 200053
+    NOTIFICATION = 200054
+    POLLING_INFO = 200055
+    BATCH_ACK_MESSAGE = 200151
 
 
 class ResponseCode(IntEnum):
@@ -202,6 +209,10 @@ class ResponseCode(IntEnum):
     UPDATE_AND_CREATE_ACL_CONFIG_FAILED = 209
     DELETE_ACL_CONFIG_FAILED = 210
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211
+    POLLING_FULL = 209
+    """Of POP_MESSAGE in 5.x, which uses this number and the next one again."""
+    POLLING_TIMEOUT = 210
+    """Of POP_MESSAGE and NOTIFICATION in 5.x: nothing arrived in time."""
     ILLEGAL_OPERATION = 604
     """Of RECALL_MESSAGE. Source: RocketMQ 5.3.3 ResponseCode."""
 

@@ -15,9 +15,9 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.broker.dledger_role import DLedgerReplication
 from rocketpy_broker.broker.ha_role import HaReplication

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import InitVar, dataclass
 from typing import Final
 
-from rocketpy.protocol.bodies import MASTER_ID, RETRY_TOPIC_PREFIX
+from rocketpy.protocol.bodies import MASTER_ID
+from rocketpy.protocol.message.properties import RETRY_TOPIC_PREFIX
 from rocketpy_broker.broker.consumer_services import BrokerContext, ConsumerServices
 from rocketpy_broker.broker.delivery_services import DeliveryServices
 from rocketpy_broker.broker.expired_queue_offsets import ExpiredQueueOffsets

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
 
-from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, SubscriptionData
+from rocketpy.protocol.bodies import SubscriptionData
 from rocketpy.protocol.java import string_hashes, trim
 from rocketpy.protocol.message import properties as props
+from rocketpy.protocol.message.properties import RETRY_TOPIC_PREFIX
 from rocketpy_broker.filter.compile_cache import CompileCache
 from rocketpy_broker.filter.sql92 import Expression, compile_expression
 from rocketpy_broker.filter.tokens import EXPRESSION_CHARACTERS_MAX, ExpressionInvalid

@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 
 from rocketpy.protocol.bodies import (
-    RETRY_TOPIC_PREFIX,
     CreateTopicListRequestBody,
     DelayOffsetSerializeWrapper,
     GroupForbidden,
@@ -36,6 +35,7 @@ from rocketpy.protocol.headers import (
     UpdateGroupForbiddenRequestHeader,
 )
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
+from rocketpy.protocol.message.properties import RETRY_TOPIC_PREFIX
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.live import broker_live_config

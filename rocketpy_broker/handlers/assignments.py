@@ -18,8 +18,6 @@ from rocketpy.consumer.allocation import (
     AllocationStrategy,
 )
 from rocketpy.protocol.bodies import (
-    ANY_QUEUE,
-    RETRY_TOPIC_PREFIX,
     MessageQueue,
     MessageQueueAssignment,
     QueryAssignmentRequestBody,
@@ -28,6 +26,8 @@ from rocketpy.protocol.bodies import (
     SetMessageRequestModeRequestBody,
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import ANY_QUEUE
+from rocketpy.protocol.message.properties import RETRY_TOPIC_PREFIX
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import ConsumeConfig

@@ -20,7 +20,6 @@ from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies import (
     PERM_READ,
     PERM_WRITE,
-    RETRY_TOPIC_PREFIX,
     CheckClientRequestBody,
     Connection,
     ConsumerConnection,
@@ -45,6 +44,7 @@ from rocketpy.protocol.headers import (
     NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
 )
+from rocketpy.protocol.message.properties import RETRY_TOPIC_PREFIX
 from rocketpy.protocol.message.sysflag import TopicSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.rate_limited_log import RateLimitedLog

@@ -17,7 +17,11 @@ import msgspec
 
 from rocketpy.errors import ConfigInvalid
 from rocketpy.message import REPLY_TOPIC_SUFFIX, TRACE_TOPIC
-from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, DataVersion, PlainAccessConfig
+from rocketpy.protocol.bodies import (
+    DataVersion,
+    PlainAccessConfig,
+)
+from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX
 from rocketpy_broker.security.addresses import AddressPattern
 
 KEY_CHARACTERS_MIN: Final = 7

@@ -24,8 +24,6 @@ from typing import Final, NamedTuple
 
 from rocketpy.message import DEFAULT_TOPIC, REPLY_TOPIC_SUFFIX
 from rocketpy.protocol.bodies import (
-    DLQ_TOPIC_PREFIX,
-    RETRY_TOPIC_PREFIX,
     CheckClientRequestBody,
     HeartbeatData,
     LockBatchRequestBody,
@@ -42,6 +40,7 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy.protocol.message.message_id import decode_message_id
+from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from rocketpy.protocol.message.record import Record
 from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.security.accounts import Right

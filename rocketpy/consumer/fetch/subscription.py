@@ -13,9 +13,9 @@ from rocketpy.client.namespace import unwrap
 from rocketpy.config import check_text
 from rocketpy.errors import ConfigInvalid
 from rocketpy.message.message import MessageExt
-from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, SubscriptionData
+from rocketpy.protocol.bodies import SubscriptionData
 from rocketpy.protocol.java import tags_code, trim
-from rocketpy.protocol.message.properties import PROPERTY_RETRY_TOPIC
+from rocketpy.protocol.message.properties import PROPERTY_RETRY_TOPIC, RETRY_TOPIC_PREFIX
 
 ALL: Final = "*"
 

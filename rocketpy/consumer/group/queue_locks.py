@@ -24,7 +24,8 @@ from rocketpy.consumer.fetch.process_queue import LOCK_INTERVAL_MS
 from rocketpy.consumer.fetch.puller import Puller
 from rocketpy.consumer.group.progress_watch import ProgressWatch
 from rocketpy.errors import RocketError
-from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, MessageQueue
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.message.properties import RETRY_TOPIC_PREFIX
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 
 log: Final = logging.getLogger("rocketpy.consumer")

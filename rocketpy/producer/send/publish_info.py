@@ -19,8 +19,9 @@ from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy.message.message import check_topic
 from rocketpy.producer.send.request_template import SendTemplate
 from rocketpy.producer.send.retry import RouteView
-from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, MessageQueue
+from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.message.properties import RETRY_TOPIC_PREFIX
 from rocketpy.runtime.progress import Jobs
 
 

@@ -45,8 +45,8 @@ from rocketpy.producer.send.publish_info import PublishInfoTable
 from rocketpy.producer.send.response import are_ok
 from rocketpy.producer.send.retry import ChooseQueue
 from rocketpy.producer.send.sender import Sender
-from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, MessageQueue
-from rocketpy.protocol.message.properties import PROPERTY_MESSAGE_TYPE
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.message.properties import PROPERTY_MESSAGE_TYPE, RETRY_TOPIC_PREFIX
 from rocketpy.results import SendResult
 from rocketpy.runtime.application import describe, ends_program, name_of, shown
 

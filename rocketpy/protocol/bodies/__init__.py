@@ -9,5 +9,6 @@ from rocketpy.protocol.bodies.assignment import *
 from rocketpy.protocol.bodies.base import *
 from rocketpy.protocol.bodies.client import *
 from rocketpy.protocol.bodies.offsets import *
+from rocketpy.protocol.bodies.pop import *
 from rocketpy.protocol.bodies.route import *
 from rocketpy.protocol.bodies.topic import *

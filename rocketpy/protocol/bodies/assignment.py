@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
 
 from msgspec import field
 
 from rocketpy.protocol.bodies.base import Body, MessageQueue, always_encoded
 from rocketpy.protocol.bodies.topic import DataVersion
 from rocketpy.protocol.headers.base import Int32
-
-ANY_QUEUE: Final = -1
-"""Queue id of an assignment in POP mode that stands for all queues of a broker."""
 
 
 class RequestMode(StrEnum):

@@ -24,10 +24,6 @@ from rocketpy.protocol.bodies.base import Body, always_encoded
 from rocketpy.protocol.headers.base import Int32, Int64
 from rocketpy.protocol.message.compression import inflate
 
-RETRY_TOPIC_PREFIX: Final = "%RETRY%"
-"""The topic for redeliveries to a consumer group is this prefix and the group. Source: RocketMQ MixAll."""
-DLQ_TOPIC_PREFIX: Final = "%DLQ%"
-"""The topic for the dead letters of a consumer group is this prefix and the group."""
 ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 """Namespace of ordered topics in the KV config of name servers. Source: RocketMQ NamesrvUtil."""
 SYSTEM_GROUPS: Final = (

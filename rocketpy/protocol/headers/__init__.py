@@ -4,6 +4,7 @@ from rocketpy.protocol.headers.admin import *
 from rocketpy.protocol.headers.base import *
 from rocketpy.protocol.headers.client import *
 from rocketpy.protocol.headers.offsets import *
+from rocketpy.protocol.headers.pop import *
 from rocketpy.protocol.headers.pull import *
 from rocketpy.protocol.headers.route import *
 from rocketpy.protocol.headers.send import *

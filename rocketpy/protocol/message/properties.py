@@ -22,6 +22,11 @@ _BROKER_BYTES: Final = 300
 KEY_SEPARATOR: Final = " "
 """Separates the keys in the value of KEYS."""
 
+RETRY_TOPIC_PREFIX: Final = "%RETRY%"
+"""The topic for redeliveries to a consumer group is this prefix and the group. Source: RocketMQ MixAll."""
+DLQ_TOPIC_PREFIX: Final = "%DLQ%"
+"""The topic for the dead letters of a consumer group is this prefix and the group."""
+
 PROPERTY_KEYS: Final = "KEYS"
 PROPERTY_TAGS: Final = "TAGS"
 PROPERTY_WAIT_STORE_MSG_OK: Final = "WAIT"

@@ -16,10 +16,8 @@ from typing import Final
 
 from rocketpy.errors import RocketError, StoreError, UsageError
 from rocketpy.protocol.bodies import (
-    DLQ_TOPIC_PREFIX,
     PERM_READ,
     PERM_WRITE,
-    RETRY_TOPIC_PREFIX,
     SubscriptionGroupConfig,
     TopicConfig,
 )
@@ -27,6 +25,7 @@ from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import Header, SendMessageRequestHeader, SendMessageRequestHeaderV2
 from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.delays import DelayLevels
+from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from rocketpy.protocol.message.record import Record, decode, host_bytes
 from rocketpy.protocol.message.sysflag import MessageSysFlag, TopicSysFlag
 from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command

@@ -17,10 +17,8 @@ from typing import Final
 
 from rocketpy.errors import UsageError
 from rocketpy.protocol.bodies import (
-    DLQ_TOPIC_PREFIX,
     PERM_READ,
     PERM_WRITE,
-    RETRY_TOPIC_PREFIX,
     SubscriptionGroupConfig,
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
@@ -28,6 +26,7 @@ from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader
 from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.delays import DelayLevels
 from rocketpy.protocol.message.message_id import message_id
+from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from rocketpy.protocol.message.record import Record
 from rocketpy.protocol.message.sysflag import TopicSysFlag
 from rocketpy.protocol.remoting.command import Command

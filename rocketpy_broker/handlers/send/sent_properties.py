@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from rocketpy.errors import MessageInvalid
-from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX
 from rocketpy.protocol.headers import SendMessageRequestHeader
 from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.batch import decode_batch, has_property
+from rocketpy.protocol.message.properties import RETRY_TOPIC_PREFIX
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy_broker.services.delay.topic_rewrite import delay_level, is_half
 

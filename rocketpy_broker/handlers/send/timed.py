@@ -9,9 +9,9 @@ import random
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 
-from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.message import properties as props
+from rocketpy.protocol.message.properties import RETRY_TOPIC_PREFIX
 from rocketpy.protocol.message.recall_handle import RecallHandle
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import Rejected

@@ -21,11 +21,11 @@ import msgspec
 
 from rocketpy.errors import GroupInvalid, StoreDamaged
 from rocketpy.protocol.bodies import (
-    RETRY_TOPIC_PREFIX,
     SYSTEM_GROUP_PREFIX,
     SYSTEM_GROUPS,
 )
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
+from rocketpy.protocol.message.properties import RETRY_TOPIC_PREFIX
 from rocketpy_broker.services.delay.scheduler import DelayService
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets, check_group_name

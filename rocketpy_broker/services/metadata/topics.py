@@ -20,16 +20,15 @@ import msgspec
 
 from rocketpy.errors import RocketError, TopicInvalid
 from rocketpy.protocol.bodies import (
-    DLQ_TOPIC_PREFIX,
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
-    RETRY_TOPIC_PREFIX,
     DataVersion,
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
+from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC

@@ -12,6 +12,8 @@ import pytest
 from rocketpy.errors import RemoteProtocolError
 from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies import (
+    BatchAck,
+    BatchAckMessageRequestBody,
     Body,
     BrokerData,
     ConsumeStats,
@@ -27,6 +29,7 @@ from rocketpy.protocol.bodies import (
     TopicConfigSerializeWrapper,
     TopicList,
     TopicRouteData,
+    bit_set,
 )
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.message.checksum import crc32
@@ -87,7 +90,12 @@ def test_every_kind_of_body_was_recorded() -> None:
     """A body without a recording would be untested; the bodies without one are listed here."""
     seen = {cls for folder, name in JSON_BODIES for cls, _ in json_bodies(folder, name)}
     unseen = {cls.__name__ for cls in {*REQUEST_BODIES.values(), *RESPONSE_BODIES.values()} - seen}
-    assert unseen == {"ProducerTableInfo", "QueryCorrectionOffsetBody", "TopicConfig"}
+    assert unseen == {
+        "BatchAckMessageRequestBody",
+        "ProducerTableInfo",
+        "QueryCorrectionOffsetBody",
+        "TopicConfig",
+    }
 
 
 def test_compressed_registration() -> None:
@@ -184,3 +192,28 @@ def test_data_versions_move_on() -> None:
     version = DataVersion(timestamp=5, counter=7)
     assert version.next(9) == DataVersion(timestamp=9, counter=8)
     assert version == DataVersion(timestamp=5, counter=7)
+
+
+def test_a_batch_of_acknowledgements_has_the_form_of_java() -> None:
+    """Fastjson's abbreviations, and a BitSet as base64: the broker would acknowledge other messages."""
+    offsets = [100, 103, 109]
+    ack = BatchAck(
+        consumer_group="g",
+        topic="T",
+        retry="0",
+        start_offset=100,
+        queue_id=3,
+        revive_queue_id=2,
+        pop_time=1798761600001,
+        invisible_time=60000,
+        bit_set=bit_set(offset - 100 for offset in offsets),
+    )
+    body = BatchAckMessageRequestBody(broker_name="b", acks=[ack])
+    assert body.encode() == (
+        b'{"brokerName":"b","acks":[{"c":"g","t":"T","r":"0","so":100,"q":3,"rq":2,"pt":1798761600001,'
+        b'"it":60000,"b":"CQI="}]}'
+    )
+    read = BatchAckMessageRequestBody.decode(body.encode())
+    assert read == body
+    assert list(read.acks[0].offsets()) == offsets
+    assert bit_set([]) == b""

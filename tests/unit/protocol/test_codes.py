@@ -29,12 +29,24 @@ LATER = {
     "UPDATE_AND_GET_GROUP_FORBIDDEN": 353,
     "LITE_PULL_MESSAGE": 361,
     "RECALL_MESSAGE": 370,
+    "POP_MESSAGE": 200050,
+    "ACK_MESSAGE": 200051,
+    "PEEK_MESSAGE": 200052,
+    "CHANGE_MESSAGE_INVISIBLETIME": 200053,
+    "NOTIFICATION": 200054,
+    "POLLING_INFO": 200055,
+    "BATCH_ACK_MESSAGE": 200151,
     "QUERY_ASSIGNMENT": 400,
     "SET_MESSAGE_REQUEST_MODE": 401,
     "GET_ALL_MESSAGE_REQUEST_MODE": 402,
 }
 """Requests of newer clients. Source: RequestCode of 5.3.3."""
-LATER_RESPONSES = {"INVALID_PARAMETER": 29, "ILLEGAL_OPERATION": 604}
+LATER_RESPONSES = {
+    "INVALID_PARAMETER": 29,
+    "POLLING_FULL": 209,
+    "POLLING_TIMEOUT": 210,
+    "ILLEGAL_OPERATION": 604,
+}
 """Source: ResponseCode of 5.3.3."""
 
 
@@ -48,7 +60,7 @@ LATER_RESPONSES = {"INVALID_PARAMETER": 29, "ILLEGAL_OPERATION": 604}
 )
 def test_every_code_has_its_number(ours: type[IntEnum], theirs: dict[str, int]) -> None:
     """A request would have the code of another, or a rejection would be mistaken for another."""
-    assert {member.name: member.value for member in ours} == theirs
+    assert {name: member.value for name, member in ours.__members__.items()} == theirs
 
 
 def test_version_is_that_of_4_6_0() -> None:

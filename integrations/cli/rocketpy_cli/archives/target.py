@@ -15,11 +15,12 @@ from rocketpy.config import ClientConfig, ConsumerConfig
 from rocketpy.errors import BrokerError, MessageInvalid, RouteNotFound
 from rocketpy.message.message import DEFAULT_TOPIC, check_topic
 from rocketpy.producer.send.response import parse_response
-from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, MessageQueue
+from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2
 from rocketpy.protocol.message import properties as names
 from rocketpy.protocol.message.batch import encode_batch
+from rocketpy.protocol.message.properties import RETRY_TOPIC_PREFIX
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import SendStatus

@@ -13,7 +13,7 @@ from rocketpy.admin.admin_client import AdminClient
 from rocketpy.admin.dead_letters import ResendProgress
 from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy.message.message import MessageExt
-from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX
+from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX
 from rocketpy_cli.context import CommandGroup, Options, Yes, usage_errors
 from rocketpy_cli.formats import Format, find_format
 from rocketpy_cli.positions import parse_time

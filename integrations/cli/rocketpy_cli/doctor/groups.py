@@ -9,7 +9,7 @@ from typing import Final
 from rocketpy.admin.admin_client import AdminClient
 from rocketpy.admin.group_settings import GroupSettings
 from rocketpy.errors import RocketError, RouteNotFound
-from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from rocketpy.runtime.rate_limited_log import abbreviate
 from rocketpy_cli.doctor.findings import Findings
 

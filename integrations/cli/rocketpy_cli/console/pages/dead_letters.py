@@ -13,8 +13,9 @@ from starlette.routing import Route
 from rocketpy.admin import DeadLetters
 from rocketpy.errors import BrokerError, ConfigInvalid
 from rocketpy.message.message import MessageExt
-from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, MessageQueue
+from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX
 from rocketpy_cli.console.guard import form_of
 from rocketpy_cli.console.pages.base import Pages, queue_of, required
 from rocketpy_cli.console.sampler import gather_bounded
