@@ -20,9 +20,9 @@ from rocketpy_broker.handlers.assignments import AssignmentHandler
 from rocketpy_broker.handlers.client_calls import ClientCallHandler
 from rocketpy_broker.handlers.clients import ClientHandler
 from rocketpy_broker.handlers.consume_stats import ConsumeStatsHandler
-from rocketpy_broker.handlers.pull.long_polling import PullRequestHoldTable
+from rocketpy_broker.handlers.pull.long_polling import HoldTable
 from rocketpy_broker.handlers.pull.offsets import OffsetHandler
-from rocketpy_broker.handlers.pull.pull import OffsetMovedEvent, PullHandler, offset_moved_message
+from rocketpy_broker.handlers.pull.pull import OffsetMovedEvent, PullHandler, Queue, offset_moved_message
 from rocketpy_broker.handlers.pull.pull_checks import ExpressionPolicy, PullChecks
 from rocketpy_broker.handlers.pull.query import QueryHandler
 from rocketpy_broker.security.guard import AccessGuard
@@ -81,7 +81,7 @@ class ConsumerServices:
         self.modes = RequestModeTable(settings / "messageRequestMode.json", tasks)
         self.clients = ClientRegistry(lambda channel, size: channel.memory.add("subscriptions", size))
         self.locks = QueueLocks()
-        self.holds = PullRequestHoldTable(lambda channel, size: channel.memory.add("pulls", size))
+        self.holds: HoldTable[Queue] = HoldTable(lambda channel, size: channel.memory.add("pulls", size))
         driver.polled_queues = self.holds.queues
         self.stats = BrokerStats(config.cluster_name)
         self.puts = PutCounts(store)

@@ -15,7 +15,8 @@ from rocketpy.protocol.codes import ResponseCode
 from rocketpy.telemetry.plugin import Measured, Metric
 from rocketpy.transport import MemoryBudget
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.handlers.pull.long_polling import PullRequestHoldTable
+from rocketpy_broker.handlers.pull.long_polling import HoldTable
+from rocketpy_broker.handlers.pull.pull import Queue
 from rocketpy_broker.metrics import catalog
 from rocketpy_broker.replication.dledger.core.raft_state import Role
 from rocketpy_broker.replication.dledger.peer import PeerHealth
@@ -85,7 +86,7 @@ class MetricSources(NamedTuple):
     topics: TopicTable
     offsets: ConsumerOffsets
     clients: ClientRegistry
-    holds: PullRequestHoldTable
+    holds: HoldTable[Queue]
     stats: BrokerStats
     puts: Callable[[], PutCounts]
     state: Callable[[], BrokerState]

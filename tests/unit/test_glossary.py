@@ -47,7 +47,8 @@ _NAMES_RETIRED = re.compile(rf"\bclass \w*({'|'.join(sorted(RETIRED))})")
 ALLOWED = {
     "AllocateByMachineRoom": "RocketMQ's AllocateMessageQueueByMachineRoom",
     "ByMachineRoom": "RocketMQ's SelectMessageQueueByMachineRoom",
-    "HeldPull": "a pull that is held, as in PullRequestHoldService",
+    "HeldGroup": "a group of held requests",
+    "HeldRequest": "a request that is held, as in PullRequestHoldService",
 }
 
 

@@ -36,7 +36,7 @@ from rocketpy.transport import Channel
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.filter import MessageFilter
 from rocketpy_broker.handlers.base import error_response, handles
-from rocketpy_broker.handlers.pull.long_polling import HeldPull, PullGroup, PullRequestHoldTable
+from rocketpy_broker.handlers.pull.long_polling import HeldRequest, HeldGroup, HoldTable
 from rocketpy_broker.handlers.pull.pull_checks import PullChecks
 from rocketpy_broker.handlers.slave import is_slave
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
@@ -46,6 +46,9 @@ from rocketpy_broker.services.stats import BrokerStats
 from rocketpy_broker.store import GetMessageResult, GetMessageStatus, MessageInner, MessageStore
 
 log = logging.getLogger("rocketpy.broker.pull")
+
+Queue = tuple[str, int]
+"""Topic and queue id."""
 
 OffsetMoved = Callable[[PullMessageRequestHeader, int], None]
 """Called for a pull from an offset outside the queue, with the offset that the consumer is moved to."""
@@ -96,7 +99,7 @@ class PullHandler:
     offsets: ConsumerOffsets
     config: ConsumeConfig
     _: KW_ONLY
-    holds: PullRequestHoldTable
+    holds: HoldTable[Queue]
     """The pulls that wait; the owner of this handler calls `arrived`, `sweep` and `channel_closed`."""
     stats: BrokerStats
     slices: Slices
@@ -206,7 +209,8 @@ class PullHandler:
         wait_ms = self.config.short_polling_ms
         if self.config.long_polling and code == ResponseCode.PULL_NOT_FOUND:
             wait_ms = min(header.suspend_timeout_millis, _SUSPEND_MS_MAX)
-        held = HeldPull(
+        queue = header.topic, header.queue_id
+        held: HeldRequest[Queue] = HeldRequest(
             channel,
             self.owner(channel),
             self.now_ms() + wait_ms,
@@ -215,7 +219,7 @@ class PullHandler:
             filtered_by=pull.wanted,
             filter_bytes=pull.wanted.kept_bytes,
         )
-        if wait_ms <= 0 or not self.holds.hold(held, header.topic, header.queue_id, header.queue_offset):
+        if wait_ms <= 0 or not self.holds.hold(held, queue, header.queue_offset):
             return False
         channel.exclude_from_unanswered()
         return True
@@ -235,7 +239,7 @@ class PullHandler:
         try:
             while (next_offset := self._arrivals[queue]) >= 0:
                 self._arrivals[queue] = -1
-                for group in self.holds.groups(*queue):
+                for group in self.holds.groups(queue):
                     if group.offset < next_offset:
                         yield from self._wake(group)
                     if self.slices.is_over():
@@ -243,20 +247,20 @@ class PullHandler:
         finally:
             del self._arrivals[queue]
 
-    def _wake(self, group: PullGroup) -> Iterator[None]:
+    def _wake(self, group: HeldGroup[Queue]) -> Iterator[None]:
         """Respond to the pulls of a group, unless their filter drops all new messages."""
-        while group.pulls:
-            pull: _Pull = next(iter(group.pulls)).request
+        while group.requests:
+            pull: _Pull = next(iter(group.requests)).request
             try:
                 result = self._read(pull, group.offset, self.slices.is_over)
             except RocketError as error:
-                log.error("a held pull of %s failed: %s", group.topic, error)
+                log.error("a held pull of %s failed: %s", group.queue[0], error)
                 yield from self._respond(group, error)
                 continue
             except InvariantError:
                 raise
             except Exception:  # a bug; other pulls, and the dispatch that woke them, go on
-                log.exception("a held pull of %s failed", group.topic)
+                log.exception("a held pull of %s failed", group.queue[0])
                 yield from self._respond(group, RocketError("internal error; see the server's log"))
                 continue
             if self._may_come(_code(result.status, group.offset)):
@@ -271,10 +275,10 @@ class PullHandler:
             else:
                 yield from self._respond(group, result)
 
-    def _respond(self, group: PullGroup, result: GetMessageResult | RocketError) -> Iterator[None]:
+    def _respond(self, group: HeldGroup[Queue], result: GetMessageResult | RocketError) -> Iterator[None]:
         """Respond to the pulls of a group. result: of their read, or its error, which all have in common."""
         checked: set[tuple[Channel, str]] = set()
-        for held in list(group.pulls):
+        for held in list(group.requests):
             if held.group is None:
                 continue  # it has timed out, or its connection is closed
             self._release(held, partial(self._answer, group.offset, result, checked))
@@ -300,7 +304,7 @@ class PullHandler:
         checked.add(key)
         return self._response(pull, _code(result.status, offset), result)
 
-    def _release(self, held: HeldPull, answer: Callable[[Channel, _Pull], Command]) -> None:
+    def _release(self, held: HeldRequest[Queue], answer: Callable[[Channel, _Pull], Command]) -> None:
         """Respond to a held pull. An error becomes its response, also that of a bug: others go on."""
         channel, pull = cast(Channel, held.channel), cast(_Pull, held.request)
 
@@ -332,7 +336,7 @@ class PullHandler:
             if self.slices.is_over():
                 yield
 
-    def _expired(self, held: HeldPull, channel: Channel, pull: _Pull) -> Command:
+    def _expired(self, held: HeldRequest[Queue], channel: Channel, pull: _Pull) -> Command:
         offset = pull.header.queue_offset if held.group is None else held.group.offset
         rejection = self._check_held(channel, pull)
         if rejection is not None:
@@ -346,10 +350,10 @@ class PullHandler:
 
     def channel_closed(self, channel: Channel) -> None:
         """Drop the held pulls of a closed channel."""
-        if pulls := self.holds.pulls_of(channel):
+        if pulls := self.holds.requests_of(channel):
             self.slices.start(self._drop(pulls))
 
-    def _drop(self, pulls: list[HeldPull]) -> Iterator[None]:
+    def _drop(self, pulls: list[HeldRequest[Queue]]) -> Iterator[None]:
         for held in pulls:
             self.holds.release(held)
             if self.slices.is_over():

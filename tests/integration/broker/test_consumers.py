@@ -346,7 +346,7 @@ async def test_held_pulls_with_filters_leave_time_for_others(
     monkeypatch.setattr(broker.store, "get_message", reads)
     for _ in range(3):
         await send(producer, b"x", "TAGS\x01other\x02n\x01-1\x02")
-    await until(lambda: {group.offset for group in broker.consumers.holds.groups("T", 0)} == {4})
+    await until(lambda: {group.offset for group in broker.consumers.holds.groups(("T", 0))} == {4})
     reads.stop()
     assert reads.total >= 300
     assert reads.longest <= 12, "2 ms, of 0.2 ms each"
@@ -368,7 +368,7 @@ async def test_held_pulls_with_the_same_filter_read_a_message_once(
     monkeypatch.setattr(broker.store, "get_message", reads)
     for body in (b"one", b"two"):
         await send(producer, body, "TAGS\x01often\x02n\x011\x02")
-    await until(lambda: [group.offset for group in broker.consumers.holds.groups("T", 0)] == [3])
+    await until(lambda: [group.offset for group in broker.consumers.holds.groups(("T", 0))] == [3])
     await send(producer, b"three", "TAGS\x01rare\x02n\x017\x02")
     assert [bodies(await client.next()) for _ in range(1000)] == [[b"three"]] * 1000
     reads.stop()

@@ -157,8 +157,8 @@ async def test_held_pulls_with_the_same_subscription_share_it() -> None:
         for _ in range(2):
             client.writer.write(encode_command(pull_request(wait_ms=60_000, sub=tags)))
         await until(lambda: len(broker.consumers.holds) == 2)
-        (group,) = broker.consumers.holds.groups("T", 0)
-        held = next(iter(group.pulls))
+        (group,) = broker.consumers.holds.groups(("T", 0))
+        held = next(iter(group.requests))
         assert figures(broker)["pulls"] == 2 * HELD_BYTES + held.filter_bytes
         assert held.filter_bytes >= 1000 * 28
 

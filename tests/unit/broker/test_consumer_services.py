@@ -15,8 +15,8 @@ from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.handlers.pull.long_polling import (
     HELD_BYTES,
     HELD_PER_QUEUE_MAX,
-    HeldPull,
-    PullRequestHoldTable,
+    HeldRequest,
+    HoldTable,
 )
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.locks import LOCK_MS, QueueLocks
@@ -66,8 +66,8 @@ def test_only_the_owner_unlocks_and_expired_locks_are_dropped() -> None:
     locks.unlock("nobody", "one", QUEUES)
 
 
-def held(channel: str, deadline_ms: float = 100, **more: object) -> HeldPull:
-    return HeldPull(channel, "owner", deadline_ms, None, **more)  # type: ignore[arg-type]
+def held(channel: str, deadline_ms: float = 100, **more: object) -> HeldRequest[tuple[str, int]]:
+    return HeldRequest(channel, "owner", deadline_ms, None, **more)  # type: ignore[arg-type]
 
 
 def test_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,19 +121,22 @@ def test_locks_keep_no_long_names() -> None:
 
 def test_held_pulls_are_found_by_queue_time_and_channel() -> None:
     """A pull would get two responses, none, or one on a closed connection."""
-    holds = PullRequestHoldTable()
+    holds: HoldTable[tuple[str, int]] = HoldTable()
     one, two, late = held("a"), held("b"), held("a", deadline_ms=200)
     places = [(one, 0, 5), (two, 0, 6), (late, 1, 5)]
-    assert all(holds.hold(pull, "T", queue_id, offset) for pull, queue_id, offset in places)
+    assert all(holds.hold(pull, ("T", queue_id), offset) for pull, queue_id, offset in places)
     assert set(holds.queues) == {("T", 0), ("T", 1)}
-    assert [(group.offset, list(group.pulls)) for group in holds.groups("T", 0)] == [(5, [one]), (6, [two])]
-    assert holds.groups("U", 0) == []
+    assert [(group.offset, list(group.requests)) for group in holds.groups(("T", 0))] == [
+        (5, [one]),
+        (6, [two]),
+    ]
+    assert holds.groups(("U", 0)) == []
     assert list(holds.expired(99)) == []
     assert list(holds.expired(100)) == [one, two]
     for pull in (one, two):
         holds.release(pull)
     assert (len(holds), set(holds.queues), list(holds.expired(100))) == (1, {("T", 1)}, [])
-    assert holds.pulls_of("a") == [late]
+    assert holds.requests_of("a") == [late]
     holds.release(late)
     assert (len(holds), set(holds.queues), list(holds.expired(200))) == (0, set(), [])
     holds.release(late)  # a second time is no error
@@ -141,19 +144,20 @@ def test_held_pulls_are_found_by_queue_time_and_channel() -> None:
 
 def test_pulls_that_read_the_same_messages_are_one_group() -> None:
     """A message would be filtered once for each of a thousand pulls that wait for the same tag."""
-    holds, tag = PullRequestHoldTable(), object()
+    holds: HoldTable[tuple[str, int]] = HoldTable()
+    tag = object()
     pulls = [held(name, filtered_by=tag) for name in "abcd"]
     for pull in pulls[:2]:
-        assert holds.hold(pull, "T", 0, 5)
-    (group,) = holds.groups("T", 0)
-    assert list(group.pulls) == pulls[:2]
-    assert holds.hold(pulls[2], "T", 0, 7)
-    assert holds.hold(held("e", filtered_by=object()), "T", 0, 5)
-    assert holds.hold(held("f", filtered_by=tag, count_max=1), "T", 0, 5)
-    assert len(holds.groups("T", 0)) == 4
+        assert holds.hold(pull, ("T", 0), 5)
+    (group,) = holds.groups(("T", 0))
+    assert list(group.requests) == pulls[:2]
+    assert holds.hold(pulls[2], ("T", 0), 7)
+    assert holds.hold(held("e", filtered_by=object()), ("T", 0), 5)
+    assert holds.hold(held("f", filtered_by=tag, count_max=1), ("T", 0), 5)
+    assert len(holds.groups(("T", 0))) == 4
     merged = holds.advance(group, 7)
-    assert (merged.offset, set(merged.pulls)) == (7, set(pulls[:3]))
-    assert len(holds.groups("T", 0)) == 3
+    assert (merged.offset, set(merged.requests)) == (7, set(pulls[:3]))
+    assert len(holds.groups(("T", 0))) == 3
     for pull in pulls[:3]:
         assert pull.group is merged
         holds.release(pull)
@@ -162,14 +166,14 @@ def test_pulls_that_read_the_same_messages_are_one_group() -> None:
 
 def test_the_held_pulls_of_an_owner_in_a_queue_are_limited() -> None:
     """An account with many connections could make each message of a queue cost a second of CPU time."""
-    holds = PullRequestHoldTable()
+    holds: HoldTable[tuple[str, int]] = HoldTable()
     pulls = [held(f"channel {number % 7}") for number in range(HELD_PER_QUEUE_MAX)]
-    assert all(holds.hold(pull, "T", 0, 5) for pull in pulls)
-    assert not holds.hold(held("another"), "T", 0, 5)
-    assert holds.hold(held("another"), "T", 1, 5)
-    assert holds.hold(HeldPull("another", "another owner", 100, None), "T", 0, 5)
+    assert all(holds.hold(pull, ("T", 0), 5) for pull in pulls)
+    assert not holds.hold(held("another"), ("T", 0), 5)
+    assert holds.hold(held("another"), ("T", 1), 5)
+    assert holds.hold(HeldRequest("another", "another owner", 100, None), ("T", 0), 5)
     holds.release(pulls[0])
-    assert holds.hold(held("another"), "T", 0, 5)
+    assert holds.hold(held("another"), ("T", 0), 5)
 
 
 async def test_groups_are_made_and_kept(tmp_path: Path) -> None:
@@ -433,17 +437,18 @@ def test_a_filter_counts_as_long_as_a_pull_has_it(shared: bool) -> None:
         used += size
         return True
 
-    holds, one, two = PullRequestHoldTable(count), object(), object()
+    holds: HoldTable[tuple[str, int]] = HoldTable(count)
+    one, two = object(), object()
     pulls = [
         held("c", filtered_by=one if shared else (one, two)[queue], filter_bytes=500) for queue in range(2)
     ]
     for queue, pull in enumerate(pulls):
-        assert holds.hold(pull, "T", queue, 0)
+        assert holds.hold(pull, ("T", queue), 0)
     both = 2 * HELD_BYTES + (500 if shared else 1000)
     assert used == both
     holds.release(pulls[0])
     assert used == HELD_BYTES + 500
-    assert holds.hold(pulls[0], "T", 0, 0)
+    assert holds.hold(pulls[0], ("T", 0), 0)
     assert used == both
     for pull in pulls:
         holds.release(pull)

@@ -23,7 +23,7 @@ from rocketpy_broker.handlers.base import handler_table
 from rocketpy_broker.handlers.client_calls import ClientCallHandler
 from rocketpy_broker.handlers.clients import ClientHandler
 from rocketpy_broker.handlers.consume_stats import ConsumeStatsHandler
-from rocketpy_broker.handlers.pull.long_polling import PullRequestHoldTable
+from rocketpy_broker.handlers.pull.long_polling import HoldTable
 from rocketpy_broker.handlers.pull.offsets import OffsetHandler
 from rocketpy_broker.handlers.pull.pull import PullHandler
 from rocketpy_broker.handlers.pull.pull_checks import ExpressionPolicy, PullChecks
@@ -92,7 +92,7 @@ class BrokerParts:
         )
         self.offsets = ConsumerOffsets(root / "offsets.json", offsets_max=config.consume.offsets_max)
         self.clients = ClientRegistry()
-        self.holds = PullRequestHoldTable()
+        self.holds: HoldTable[tuple[str, int]] = HoldTable()
         self.stats = BrokerStats(config.cluster_name)
         self.puts = PutCounts(store)
         self.transactions = TransactionService(store, self.offsets, HOST)

@@ -232,7 +232,7 @@ async def test_a_held_pull_waits_for_a_matching_message(tmp_path: Path) -> None:
         await producer.send()
         pulling = await hold(parts, consumer, 1, sub="rare")
         await producer.send(b"often", "TAGS\x01often\x02")
-        (group,) = parts.holds.groups("T", 0)
+        (group,) = parts.holds.groups(("T", 0))
         assert group.offset == 2
         await producer.send(b"rare", "TAGS\x01rare\x02")
         response = await pulling
