@@ -24,8 +24,8 @@ HELD_BYTES: Final = 1400
 up."""
 
 HELD_PER_QUEUE_MAX: Final = 4096
-"""Maximum number of held requests of one owner for one queue. A new message takes time for each of them. Not in
-RocketMQ."""
+"""Maximum number of held requests of one owner for one queue. A new message takes time for each of them.
+Not in RocketMQ."""
 
 _BUCKET_MS: Final = 100
 """Requests are sorted by their deadlines only as far as this."""
@@ -149,7 +149,7 @@ class HoldTable(Generic[Q]):
         return large
 
     def release(self, request: HeldRequest[Q]) -> None:
-        """Remove a request, which gets its response or lost its connection; does nothing if it is not held."""
+        """Remove a request, which gets its response or lost its connection; nothing if it is not held."""
         group, request.group = request.group, None
         if group is None:
             return

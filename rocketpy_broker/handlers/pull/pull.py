@@ -36,7 +36,7 @@ from rocketpy.transport import Channel
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.filter import MessageFilter
 from rocketpy_broker.handlers.base import error_response, handles
-from rocketpy_broker.handlers.pull.long_polling import HeldRequest, HeldGroup, HoldTable
+from rocketpy_broker.handlers.pull.long_polling import HeldGroup, HeldRequest, HoldTable
 from rocketpy_broker.handlers.pull.pull_checks import PullChecks
 from rocketpy_broker.handlers.slave import is_slave
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable

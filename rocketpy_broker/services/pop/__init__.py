@@ -1,0 +1,1 @@
+"""Message-level sharing (POP): check points, acknowledgements, and the revive of messages."""

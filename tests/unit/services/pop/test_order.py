@@ -1,0 +1,139 @@
+"""PopOrder: a queue is blocked until its popped messages are acknowledged or visible again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rocketpy_broker.services.pop.order import PopOrder
+
+HOUR_MS = 3_600_000
+
+
+class Queue:
+    """Ordered pops of one queue, on a clock that the test sets."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.now_ms = path / "consumerOrderInfo.json", 1000
+        self.order = PopOrder(self.path, clock=lambda: self.now_ms)
+
+    def pop(self, *offsets: int, attempt: str | None = None) -> dict[int, int]:
+        """Pop messages for 100 ms; return how often they were delivered before."""
+        counts = self.order.popped(
+            "T", "g", 0, offsets, pop_ms=self.now_ms, invisible_ms=100, attempt_id=attempt
+        )
+        return dict(counts)
+
+    def blocked_ms(self, attempt: str | None = None) -> int:
+        """For how long the queue is blocked."""
+        return max(self.order.free_ms("T", "g", 0, attempt) - self.now_ms, 0)
+
+    def acknowledge(self, offset: int, pop_ms: int = 1000) -> int | None:
+        """Acknowledge a message."""
+        return self.order.acknowledge("T", "g", 0, offset, pop_ms)
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Queue:
+    return Queue(tmp_path)
+
+
+def test_a_queue_is_blocked_until_all_messages_are_acknowledged(queue: Queue) -> None:
+    """A group would get the next messages before it has handled these, or never again."""
+    assert queue.blocked_ms() == 0
+    assert queue.pop(5, 6, 9) == {}
+    assert queue.blocked_ms() == 100
+    assert [queue.acknowledge(offset) for offset in (6, 5)] == [5, 9]
+    assert queue.blocked_ms() == 100
+    assert queue.acknowledge(9) == 10
+    assert queue.blocked_ms() == 0
+
+
+def test_a_queue_is_free_when_the_messages_are_visible_again(queue: Queue) -> None:
+    """A consumer that has gone would block a queue forever; or its messages would be counted as new."""
+    queue.pop(5, 6)
+    queue.now_ms = 1099
+    assert queue.blocked_ms() == 1
+    queue.now_ms = 1100
+    assert queue.blocked_ms() == 0
+    assert queue.pop(5, 6) == {5: 1, 6: 1}
+    queue.now_ms = 1200
+    assert queue.pop(5, 6, 7) == {5: 2, 6: 2}
+
+
+def test_an_attempt_that_is_repeated_gets_the_same_messages(queue: Queue) -> None:
+    """A consumer whose response was lost would wait until its messages are visible again."""
+    queue.pop(5, 6, attempt="a")
+    assert queue.blocked_ms("b") == 100
+    assert queue.blocked_ms("a") == 0
+    assert queue.pop(5, 6, attempt="a") == {}
+    queue.now_ms = 1100
+    assert queue.pop(5, 6, attempt="b") == {5: 1, 6: 1}
+    assert queue.pop(5, 6, attempt="b") == {5: 1, 6: 1}
+
+
+def test_a_changed_invisible_time_counts(queue: Queue) -> None:
+    """A message that is handled for long, or is released, would block the queue for the first time."""
+    queue.pop(5, 6)
+    assert queue.order.set_visible("T", "g", 0, 5, pop_ms=1000, visible_ms=5000)
+    assert queue.blocked_ms() == 4000
+    assert queue.order.set_visible("T", "g", 0, 5, pop_ms=1000, visible_ms=1000)
+    assert queue.blocked_ms() == 100
+    queue.acknowledge(6)
+    assert queue.blocked_ms() == 0
+
+
+def test_receipts_of_earlier_pops_have_no_effect(queue: Queue) -> None:
+    """A late acknowledgement would commit messages that another consumer handles now."""
+    queue.pop(5, 6)
+    queue.now_ms = 1100
+    queue.pop(5, 6)
+    assert queue.acknowledge(5, pop_ms=1000) is None
+    assert not queue.order.set_visible("T", "g", 0, 5, pop_ms=1000, visible_ms=9000)
+    with pytest.raises(ValueError, match="7"):
+        queue.acknowledge(7, pop_ms=1100)
+    assert queue.acknowledge(5, pop_ms=1100) == 6
+    assert not queue.order.set_visible("T", "g", 0, 5, pop_ms=1100, visible_ms=9000)
+
+
+async def test_the_last_pops_survive_a_restart(queue: Queue, tmp_path: Path) -> None:
+    """After a restart, a group would get messages while earlier ones are in flight."""
+    queue.pop(5, 6, 9, attempt="a")
+    queue.acknowledge(6)
+    queue.order.set_visible("T", "g", 0, 5, pop_ms=1000, visible_ms=5000)
+    await queue.order.save()
+    saved = json.loads(queue.path.read_text())["table"]["T@g"]["0"]
+    expected = {"popTime": 1000, "i": 100, "o": [5, 1, 4], "ot": {"5": 5000}, "l": 1000, "cm": 2, "a": "a"}
+    assert saved == expected
+    again = Queue(tmp_path)
+    again.order.load()
+    assert again.blocked_ms() == 4000
+    assert again.acknowledge(9) == 5
+
+
+def test_a_file_of_rocketmq_is_read(queue: Queue) -> None:
+    """A store of RocketMQ 5 would give messages out of order."""
+    queue.path.write_text(
+        '{"table":{"T@g":{0:{"a":"a","cm":0,"i":60000,"l":1000,"o":[5,1],"oc":{5:1},"popTime":1000}}}}'
+    )
+    queue.order.load()
+    assert queue.blocked_ms() == 60_000
+    queue.now_ms = 61_000
+    assert queue.pop(5, 6) == {5: 2, 6: 1}
+
+
+async def test_unused_entries_are_removed(queue: Queue) -> None:
+    """The file would grow with each topic that was ever popped in order."""
+    queue.pop(5)
+    queue.order.popped("U", "g", 0, [1], pop_ms=1, invisible_ms=1, attempt_id=None)
+    queue.order.remove_topic("U")
+    await queue.order.save()
+    assert list(json.loads(queue.path.read_text())["table"]) == ["T@g"]
+    queue.now_ms += 25 * HOUR_MS
+    queue.order.popped("T", "h", 0, [1], pop_ms=1, invisible_ms=1, attempt_id=None)
+    await queue.order.save()
+    assert list(json.loads(queue.path.read_text())["table"]) == ["T@h"]
+    queue.order.remove("T", "h", 0)
+    assert queue.order.find("T", "h", 0) is None
