@@ -95,6 +95,7 @@ class ConsumerServices:
         self._periodic: list[PeriodicCall] = []
         self._host = bytes(8)
         expressions = ExpressionPolicy(config.consume, self._slices)
+        self.pull_checks = PullChecks(store, topics, self.groups, self.clients, expressions, config)
         self._client_handler = ClientHandler(
             self.clients,
             self.groups,
@@ -107,12 +108,12 @@ class ConsumerServices:
             owner=attrgetter("remote_host") if access is None else access.account_of,
             features=(
                 BrokerFeature.DEAD_LETTER_REASONS,
-                *([BrokerFeature.TIMER] if config.timers.enabled else ()),
+                *((BrokerFeature.TIMER, BrokerFeature.POP) if config.timers.enabled else ()),
             ),
         )
         self._pull_handler = PullHandler(
             store,
-            PullChecks(store, topics, self.groups, self.clients, expressions, config),
+            self.pull_checks,
             self.groups,
             self.offsets,
             config.consume,

@@ -4,6 +4,7 @@ and replies. Creates and connects them and the handlers of sends.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Sequence
 from typing import cast
@@ -13,6 +14,8 @@ from rocketpy.protocol.bodies import PERM_READ, PERM_WRITE
 from rocketpy.protocol.message.record import Record
 from rocketpy.transport import Channel
 from rocketpy_broker.broker.consumer_services import BrokerContext, ConsumerServices
+from rocketpy_broker.handlers.pop.ack import AckHandler
+from rocketpy_broker.handlers.pop.pop import PopHandler
 from rocketpy_broker.handlers.send.recall import RecallHandler
 from rocketpy_broker.handlers.send.reply import ReplyHandler
 from rocketpy_broker.handlers.send.response import ParkResponses, SendResponses
@@ -24,6 +27,7 @@ from rocketpy_broker.handlers.send.transactions import TransactionHandler
 from rocketpy_broker.security.required_rights import rights_to_end_transaction
 from rocketpy_broker.services.delay.scheduler import DelayService
 from rocketpy_broker.services.metadata.topics import own_topic
+from rocketpy_broker.services.pop.scheduler import PopService
 from rocketpy_broker.services.timers.messages import TIMER_TOPIC
 from rocketpy_broker.services.timers.scheduler import TimerService
 from rocketpy_broker.services.transactions.transaction_check import TransactionChecker
@@ -61,6 +65,18 @@ class DeliveryServices:
             save_interval_ms=timers.save_interval_ms,
         )
         self._has_timers = timers.enabled
+        self.pop = PopService(
+            self._store,
+            self._driver,
+            consumers.offsets,
+            self._topics,
+            self._tasks,
+            cluster_name=self._config.cluster_name,
+            broker_name=self._config.name,
+            config=self._config.pop,
+            find_group=consumers.groups.find,
+            timers_late_ms=lambda: self.timers.late_ms,
+        )
         self._checker: TransactionChecker | None = None
         self._transactions: TransactionService | None = None
 
@@ -136,9 +152,23 @@ class DeliveryServices:
             make_topic=self._make_topic,
             on_written=written,
         )
-        delay.on_delivered = self.timers.on_delivered = written
+        delay.on_delivered = self.timers.on_delivered = self.pop.on_revived = written
+        self.pop.points.host = host
+        pops = PopHandler(
+            store,
+            self._topics,
+            self._consumers.pull_checks,
+            self._consumers.offsets,
+            self.pop,
+            send,
+            config,
+            stats=self._consumers.stats,
+            now_ms=lambda: asyncio.get_running_loop().time() * 1000,
+        )
+        acks = AckHandler(store, self._topics, self.pop, send, config)
         ends = TransactionHandler(transactions, send)
-        return send, (send, send_back, reply, ends, RecallHandler(store, config, send))
+        recall = RecallHandler(store, config, send)
+        return send, (send, send_back, reply, ends, recall, *((pops, acks) if self._has_timers else ()))
 
     def _make_topic(self, name: str) -> None:
         if self._topics.get(name) is None:
@@ -152,6 +182,7 @@ class DeliveryServices:
         self.delay.start()
         if self._has_timers:
             self.timers.start()
+            self.pop.start()
         if self._checker is not None:
             self._checker.start()
 
@@ -167,6 +198,8 @@ class DeliveryServices:
         """Note that a queue of a topic has new messages."""
         if topic == TIMER_TOPIC:
             self.timers.arrived()
+        elif topic == self.pop.revive_topic:
+            self.pop.arrived()
 
     async def close(self) -> None:
         """Stop, save the progress, and close files."""
@@ -181,6 +214,7 @@ class DeliveryServices:
         """
         is_master = self._store.rejection(Reason.SLAVE) is None
         await self.delay.close(saves=is_master)
+        await self.pop.stop(saves=is_master)
         await self.timers.stop(saves=is_master)
         if self._checker is not None:
             await self._checker.close(saves=is_master)

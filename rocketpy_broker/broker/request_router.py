@@ -164,7 +164,8 @@ class RequestRouter:
 _APPENDING: Final = frozenset({
     RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
     RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2,
-    RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION,
+    RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION, RequestCode.ACK_MESSAGE,
+    RequestCode.BATCH_ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
 })  # fmt: skip
 """Requests that append messages. Those of one socket buffer are written together, at its end."""
 

@@ -374,6 +374,25 @@ class TimerConfig(CheckedSettings):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PopConfig(CheckedSettings):
+    """Message-level sharing (POP). The keys are RocketMQ 5's; 4.6.0 has none of them."""
+
+    revive_queues: int = setting("reviveQueueNum", 8, limits=(1, 128))
+    """Number of queues of the revive topic, which has the check points of messages in flight."""
+    retry_share: int = setting("popFromRetryProbability", 20, limits=(0, 100), change=LIVE)
+    """Percentage of pops that look for retries first. The others do when they find too few new messages."""
+    retry_v2: bool = setting("enableRetryTopicV2", False, change=LIVE)
+    """Whether retries go to ``%RETRY%group+topic`` instead of ``%RETRY%group_topic``. Both are read."""
+    shows_retry_topic: bool = setting("popResponseReturnActualRetryTopic", False, change=LIVE)
+    """Whether retries have the name of their retry topic in responses, instead of the original topic."""
+    in_flight_max: int = setting("maxPopCheckPoints", 1_000_000, limits=(1, 100_000_000), change=LIVE)
+    """Limit of pops with messages in flight, about 1 kB of memory each (not in RocketMQ). Further pops are
+    rejected."""
+    save_interval_ms: int = setting(None, 1000, limits=(1, _HOUR_MS))
+    """How often the offsets of pops are committed (not in RocketMQ)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MetricsConfig:
     """Metrics, probes and traces. RocketMQ has none of these keys."""
 
@@ -424,6 +443,7 @@ class BrokerConfig(CheckedSettings):
     send: SendConfig = field(default_factory=SendConfig)
     transactions: TransactionConfig = field(default_factory=TransactionConfig)
     timers: TimerConfig = field(default_factory=TimerConfig)
+    pop: PopConfig = field(default_factory=PopConfig)
     consume: ConsumeConfig = field(default_factory=ConsumeConfig)
     updatable_file: Path | None = None
     """remoteConfigUpdateEnable (not in RocketMQ): file whose settings administrators may change by

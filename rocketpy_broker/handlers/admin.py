@@ -42,7 +42,7 @@ from rocketpy_broker.config.live import broker_live_config
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import Rejected, handles, topic_not_found, update_settings
 from rocketpy_broker.handlers.slave import absent
-from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC
+from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC, REVIVE_TOPIC_PREFIX
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.request_modes import RequestModeTable
@@ -62,6 +62,10 @@ log = logging.getLogger("rocketpy.broker.admin")
 _WITHOUT_TOPIC: Final = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, TIMER_TOPIC})
 """Topics whose queues are kept, though the topic table lacks them. RocketMQ 4.6.0 keeps only the first, and
 checks ended transactions again when the last is gone."""
+
+
+def _is_internal(topic: str) -> bool:
+    return topic in _WITHOUT_TOPIC or topic.startswith(REVIVE_TOPIC_PREFIX)
 
 
 @dataclass(eq=False)
@@ -241,7 +245,7 @@ class AdminHandler:
 
     async def _drop_unused(self) -> int:
         return await self.drop_queues(
-            lambda queue: queue.topic not in _WITHOUT_TOPIC and self.topics.get(queue.topic) is None
+            lambda queue: not _is_internal(queue.topic) and self.topics.get(queue.topic) is None
         )
 
     @handles(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
@@ -249,7 +253,7 @@ class AdminHandler:
         """Handle CLEAN_EXPIRED_CONSUMEQUEUE: delete queues whose messages have all expired."""
         begin = self.store.min_physical_offset
         count = await self.drop_queues(
-            lambda queue: queue.topic not in _WITHOUT_TOPIC and queue.has_expired(begin)
+            lambda queue: not _is_internal(queue.topic) and queue.has_expired(begin)
         )
         log.info("%s: %d expired queues deleted", channel.remote_address, count)
         return request.reply()

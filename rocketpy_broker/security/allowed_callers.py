@@ -70,7 +70,9 @@ BROKER_CALLERS: Final = _table(
         RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ,
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT,
         RequestCode.CHECK_CLIENT_CONFIG, RequestCode.GET_TOPIC_CONFIG, RequestCode.LITE_PULL_MESSAGE,
-        RequestCode.RECALL_MESSAGE, RequestCode.QUERY_TOPICS_BY_CONSUMER,
+        RequestCode.RECALL_MESSAGE, RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE,
+        RequestCode.BATCH_ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        RequestCode.QUERY_TOPICS_BY_CONSUMER,
         RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, RequestCode.QUERY_ASSIGNMENT,
     ),
     broker=(

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 
 from rocketpy.message import DEFAULT_TOPIC, REPLY_TOPIC_SUFFIX
 from rocketpy.protocol.bodies import (
+    BatchAckMessageRequestBody,
     CheckClientRequestBody,
     HeartbeatData,
     LockBatchRequestBody,
@@ -46,6 +47,7 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.security.accounts import Right
 from rocketpy_broker.security.lookups import BrokerLookups
 from rocketpy_broker.services.delay.topic_rewrite import CHECK_MAX_TOPIC, HALF_TOPIC
+from rocketpy_broker.services.pop.formats import normal_topic
 from rocketpy_broker.services.timers.messages import TIMER_TOPIC
 
 _ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
@@ -217,6 +219,22 @@ def _reply(topic: str, properties: str) -> Rule:
     return rule
 
 
+def _popped(name: str | None, group: str | None) -> _Required:
+    """Return the rights for messages that a group pops; `name` may be one of its retry topics."""
+    return _topic(normal_topic(name, group) if name and group else name, Right.SUB) + _group(group)
+
+
+def _pop(request: _Request) -> _Required:
+    return _popped(request.field("topic"), request.field("consumerGroup"))
+
+
+def _batch_ack(request: _Request) -> _Required:
+    found: _Required = []
+    for ack in BatchAckMessageRequestBody.decode(request.command.body).acks:
+        found += _popped(ack.topic, ack.consumer_group)
+    return found
+
+
 def _send_back(request: _Request) -> _Required:
     named = _topic(request.fields.get("originTopic", ""), Right.PUB) + _group(request.field("group"))
     return named + _stored(request, request.command.header_as(ConsumerSendMsgBackRequestHeader).offset)
@@ -308,6 +326,10 @@ _RULES: Final[dict[int, Rule]] = {
     RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,
     RequestCode.PULL_MESSAGE: _consume(),
     RequestCode.LITE_PULL_MESSAGE: _consume(),
+    RequestCode.POP_MESSAGE: _pop,
+    RequestCode.ACK_MESSAGE: _pop,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _pop,
+    RequestCode.BATCH_ACK_MESSAGE: _batch_ack,
     RequestCode.QUERY_MESSAGE: _about_topic(right=Right.SUB),
     RequestCode.VIEW_MESSAGE_BY_ID: _view,
     RequestCode.GET_MAX_OFFSET: _about_topic(),

@@ -29,6 +29,8 @@ class BrokerFeature(StrEnum):
     """It stores `ConsumerSendMsgBackRequestHeader.reason`."""
     TIMER = "timer"
     """It has timer messages of RocketMQ 5.x, and takes them back (RECALL_MESSAGE)."""
+    POP = "pop"
+    """It has message-level sharing of RocketMQ 5.x (POP_MESSAGE)."""
 
 
 class HeartbeatResponseHeader(Header, kw_only=True):

@@ -92,21 +92,7 @@ class PullChecks:
 
     def check(self, channel: Channel, header: PullMessageRequestHeader) -> None:
         """Raise Rejected if a pull is not permitted."""
-        if not self.config.permission & PERM_READ:
-            raise _forbidden(f"the broker[{self.config.name}] pulling message is forbidden")
-        group = self.groups.find(header.consumer_group)
-        if group is None:
-            text = f"subscription group [{header.consumer_group}] does not exist, {FAQ}"
-            missing = Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
-            raise absent(self.store, f"group {header.consumer_group}", missing)
-        if not group.consume_enable:
-            raise _forbidden(f"subscription group no permission, {header.consumer_group}")
-        if self.groups.forbidden and not self.groups.may_read(header.consumer_group, header.topic):
-            text = f"the consumer group[{header.consumer_group}] is forbidden for topic[{header.topic}]"
-            raise _forbidden(text)
-        topic = self.topics.get(header.topic)
-        if topic is not None and not topic.perm & PERM_READ:
-            raise _forbidden(f"the topic[{header.topic}] pulling message is forbidden")
+        topic = self.check_names(header.consumer_group, header.topic)
         if topic is not None and 0 <= header.queue_id < topic.read_queue_nums:
             return
         if is_slave(self.store) and self._is_in_log(header, topic):
@@ -115,6 +101,24 @@ class PullChecks:
         if topic is not None:
             missing = _bad_queue(header, topic, channel.remote_address)
         raise absent(self.store, f"queue {header.queue_id} of topic {header.topic}", missing)
+
+    def check_names(self, group_name: str, topic_name: str) -> TopicConfig | None:
+        """Return the topic that a group may read; None if it does not exist. Raises Rejected."""
+        if not self.config.permission & PERM_READ:
+            raise _forbidden(f"the broker[{self.config.name}] pulling message is forbidden")
+        group = self.groups.find(group_name)
+        if group is None:
+            text = f"subscription group [{group_name}] does not exist, {FAQ}"
+            missing = Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+            raise absent(self.store, f"group {group_name}", missing)
+        if not group.consume_enable:
+            raise _forbidden(f"subscription group no permission, {group_name}")
+        if self.groups.forbidden and not self.groups.may_read(group_name, topic_name):
+            raise _forbidden(f"the consumer group[{group_name}] is forbidden for topic[{topic_name}]")
+        topic = self.topics.get(topic_name)
+        if topic is not None and not topic.perm & PERM_READ:
+            raise _forbidden(f"the topic[{topic_name}] pulling message is forbidden")
+        return topic
 
     def _is_in_log(self, header: PullMessageRequestHeader, topic: TopicConfig | None) -> bool:
         """Whether a slave has messages of a queue, or of a topic that it has not copied: its log is ahead."""
@@ -128,17 +132,22 @@ class PullChecks:
         A pull consumer sends its subscription in the request, a push consumer in its heartbeat (QUIRKS 32).
         """
         if header.sys_flag & PullSysFlag.SUBSCRIPTION:
-            return self._filter_in_request(channel, header)
+            return self.filter_in_request(
+                channel, header.consumer_group, header.topic, header.subscription, header.expression_type
+            )
         return self._filter_of_member(channel, header, self._subscription(header))
 
-    def _filter_in_request(self, channel: Channel, header: PullMessageRequestHeader) -> MessageFilter:
+    def filter_in_request(
+        self, channel: Channel, group: str, topic: str, expression: str | None, kind: str | None
+    ) -> MessageFilter:
+        """Return the filter of a request that has the subscription itself. Raises Rejected, ChangePending."""
         try:
-            wanted = subscription_of(header.topic, header.subscription, header.expression_type)
+            wanted = subscription_of(topic, expression, kind)
             self.expressions.compile(wanted, channel)
             found = filter_of(wanted)
         except ExpressionInvalid as error:
             raise _parse_failed(error) from error
-        self.expressions.check(wanted.expression_type, header.consumer_group)
+        self.expressions.check(wanted.expression_type, group)
         return found
 
     def _filter_of_member(

@@ -38,6 +38,7 @@ from rocketpy_broker.handlers.send.sent_properties import PLAIN_FLAGS, check_bat
 from rocketpy_broker.handlers.send.timed import TimedSends
 from rocketpy_broker.services.delay.topic_rewrite import (
     HALF_TOPIC,
+    REVIVE_TOPIC_PREFIX,
     delay_level,
     is_half,
     to_delayed_message,
@@ -225,7 +226,7 @@ class SendHandler:
         if topic is not None and topic.order and not self.config.permission & PERM_WRITE:
             remark = f"the broker[{self.config.name}] sending message is forbidden"
             raise Rejected(ResponseCode.NO_PERMISSION, remark)
-        if header.topic in NOT_WRITABLE:
+        if header.topic in NOT_WRITABLE or header.topic.startswith(REVIVE_TOPIC_PREFIX):
             remark = f"the topic[{header.topic}] is conflict with system reserved words."
             raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
 
@@ -370,9 +371,13 @@ class SendHandler:
         message cannot be appended.
         """
         receipt = self._append(message)
+        self.when_stored(stored)
+        return receipt
+
+    def when_stored(self, stored: OnStored) -> None:
+        """Call `stored` when the run of this socket buffer is written; see `append`."""
         self.is_run_open = True
         self._stored_listeners.append(stored)
-        return receipt
 
     def born_host(self, channel: Channel) -> bytes:
         """Return the address of a client, as in records."""
@@ -450,16 +455,20 @@ def retry_times_max(request: Command, by_client: int | None, group: Subscription
 
 
 def respond_when_stored(
-    channel: Channel, request: Command, header: Header | None = None, failed: str = ""
+    channel: Channel,
+    request: Command,
+    header: Header | None = None,
+    failed: str = "",
+    remark: str | None = None,
 ) -> OnStored:
     """Return a callback that responds when a message was stored, or with the error if storing it failed.
 
-    header: of the response if it was stored. failed: what the remark says before the error.
+    header, remark: of the response if it was stored. failed: what the remark says before the error.
     """
 
     def respond(error: StoreError | None) -> None:
         if error is None:
-            response = request.reply(header=header)
+            response = request.reply(header=header, remark=remark)
         else:
             response = request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{failed}{error}")
         if not request.is_oneway:

@@ -20,6 +20,8 @@ from rocketpy_broker.store import MessageInner
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+REVIVE_TOPIC_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
+"""The revive topic is this prefix and the cluster; see `rocketpy_broker.services.pop`."""
 
 _REMOVED_FROM_HALF: Final = (
     props.PROPERTY_DELAY_TIME_LEVEL,

@@ -27,6 +27,7 @@ from rocketpy.protocol.bodies import (
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy.protocol.message.properties import RETRY_TOPIC_PREFIX
 from rocketpy_broker.services.delay.scheduler import DelayService
+from rocketpy_broker.services.delay.topic_rewrite import REVIVE_TOPIC_PREFIX
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets, check_group_name
 from rocketpy_broker.services.metadata.topics import TopicTable, lost_topic, may_restore
@@ -110,7 +111,8 @@ def restore_tables(
     elif delay.is_older and not is_copied:
         delay.skip_delivered()
     if offsets.is_missing:
-        if stored - topics.system - {SCHEDULE_TOPIC, TIMER_TOPIC}:
+        others = stored - topics.system - {SCHEDULE_TOPIC, TIMER_TOPIC}
+        if not all(topic.startswith(REVIVE_TOPIC_PREFIX) for topic in others):
             _report_missing(offsets.path, "consumer groups skip messages or get them again", is_certain)
         offsets.create()
     elif offsets.is_older and not is_copied:

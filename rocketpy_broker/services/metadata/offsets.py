@@ -98,14 +98,15 @@ class ConsumerOffsets:
         """Commit an offset of a group. After a reset it may be lower than before.
 
         A negative offset or queue id is ignored. is_own: whether it is an offset of the broker itself, to
-        which the limit does not apply.
+        which the limit does not apply; its names are not checked either.
         Raises GroupInvalid, TopicInvalid for invalid names, and if the limit of offsets is reached.
         """
         key = f"{topic}@{group}"
         queues = self._table.get(key)
         if queues is None:
-            check_group_name(group)
-            check_topic_name(topic)
+            if not is_own:
+                check_group_name(group)
+                check_topic_name(topic)
             queues = {}
         if offset >= 0 and queue_id >= 0 and queues.get(queue_id) != offset:
             if queue_id not in queues:

@@ -31,7 +31,7 @@ from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC
+from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC, REVIVE_TOPIC_PREFIX
 from rocketpy_broker.services.metadata.persistent_table import PersistentTable, TableChange
 from rocketpy_broker.services.timers.messages import TIMER_TOPIC
 from rocketpy_broker.store.files.batch_saver import ChangePending, PendingChange
@@ -53,7 +53,8 @@ _WITHOUT_CONFIG: Final = frozenset({SCHEDULE_TOPIC, OP_TOPIC, TIMER_TOPIC})
 """Topics that have queues, and are never in the table of topics."""
 _QUEUES_MIN: Final = 4
 """Default number of queues that a producer requests for a new topic."""
-_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_NAME: Final = re.compile(rf"({RETRY_TOPIC_PREFIX}[%|a-zA-Z0-9_-]+\+)?[%|a-zA-Z0-9_-]+")
+"""With a plus sign, it is the topic of the retries of a group for one topic (POP, version 2)."""
 _NAME_CHARACTERS_MAX: Final = 127
 _DELETED_MAX: Final = 10_000
 """Maximum number of deleted topics that are noted; the oldest are dropped."""
@@ -394,7 +395,7 @@ def may_restore(name: str) -> bool:
     """Return whether the table may have lost a topic of this name."""
     with contextlib.suppress(TopicInvalid):
         check_topic_name(name)
-        return name not in _WITHOUT_CONFIG
+        return name not in _WITHOUT_CONFIG and not name.startswith(REVIVE_TOPIC_PREFIX)
     return False
 
 

@@ -14,6 +14,8 @@ import msgspec
 import pytest
 
 from rocketpy.protocol.bodies import (
+    BatchAck,
+    BatchAckMessageRequestBody,
     CheckClientRequestBody,
     ConsumerData,
     HeartbeatData,
@@ -43,6 +45,8 @@ TOPIC_FIELDS: Final = {"topic", "b", "originTopic"}
 GROUP_FIELDS: Final = {"consumerGroup", "group", "compareGroup"}
 PRODUCER_GROUP_COUNTS: Final = {RequestCode.END_TRANSACTION, RequestCode.GET_PRODUCER_CONNECTION_LIST}
 OFFSET_FIELDS: Final = {"offset", "commitLogOffset"}
+"""Offsets in the log; those of `OF_QUEUES` are of a queue."""
+OF_QUEUES: Final = {RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME}
 EVERY_CODE: Final = {**NAMESRV_CALLERS, **BROKER_CALLERS}
 
 
@@ -65,7 +69,7 @@ def fields_of(code: int, target: Target) -> dict[str, str]:
             found[name] = target.topic
         elif name in GROUP_FIELDS or (name == "producerGroup" and code in PRODUCER_GROUP_COUNTS):
             found[name] = target.group
-        elif name in OFFSET_FIELDS:
+        elif name in OFFSET_FIELDS and code not in OF_QUEUES:
             found[name] = str(target.offset)
         elif name == "tranStateTableOffset":
             found[name] = str(target.queue_offset)
@@ -94,6 +98,12 @@ def body_of(code: int, target: Target) -> bytes:
         return QueryAssignmentRequestBody(
             topic=target.topic, consumer_group=target.group, client_id="sample"
         ).encode()
+    if code == RequestCode.BATCH_ACK_MESSAGE:
+        ack = BatchAck(
+            consumer_group=target.group, topic=target.topic, retry="0", start_offset=0, queue_id=0,
+            revive_queue_id=0, pop_time=0, invisible_time=0, bit_set=b"\x01",
+        )  # fmt: skip
+        return BatchAckMessageRequestBody(acks=[ack]).encode()
     if code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
         queue = MessageQueue(target.topic, "broker-a", 0)
         return LockBatchRequestBody(consumer_group=target.group, client_id="sample", mq_set=[queue]).encode()

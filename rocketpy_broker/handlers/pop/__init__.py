@@ -1,0 +1,1 @@
+"""Handlers of the requests of message-level sharing (POP)."""

@@ -1,0 +1,180 @@
+"""ACK_MESSAGE, BATCH_ACK_MESSAGE and CHANGE_MESSAGE_INVISIBLETIME: what becomes of popped messages.
+
+The response leaves once the record in the revive topic is written. Source: AckMessageProcessor,
+ChangeInvisibleTimeProcessor of RocketMQ 5.3.3. Differs: a receipt that is used up, or whose time is over,
+gets NO_MESSAGE; RocketMQ reports success. There, a message that is acknowledged comes again if its invisible
+time is changed afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import NamedTuple
+
+from rocketpy.errors import MessageInvalid
+from rocketpy.protocol.bodies import BatchAck, BatchAckMessageRequestBody
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+)
+from rocketpy.protocol.message.receipt import Receipt, TopicKind
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.transport import Channel
+from rocketpy_broker.config.model import BrokerConfig
+from rocketpy_broker.handlers.base import Rejected, handles, topic_not_found
+from rocketpy_broker.handlers.pop.pop import INVISIBLE_MS_MAX, check_ready
+from rocketpy_broker.handlers.send.send import SendHandler, respond_when_stored
+from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.services.pop.formats import CheckPoint, PointKey
+from rocketpy_broker.services.pop.scheduler import PopService
+from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
+from rocketpy_broker.store.files.disk import Clock, system_clock
+
+
+class _Place(NamedTuple):
+    """The check point that a request names."""
+
+    key: PointKey
+    invisible_ms: int
+    revive_queue: int
+
+
+@dataclass(eq=False)
+class AckHandler:
+    """Handles what consumers say about popped messages."""
+
+    store: MessageStore
+    topics: TopicTable
+    service: PopService
+    send: SendHandler
+    config: BrokerConfig
+    _: KW_ONLY
+    clock: Clock = system_clock
+
+    @handles(RequestCode.ACK_MESSAGE)
+    def ack(self, channel: Channel, request: Command) -> Command | None:
+        """Handle ACK_MESSAGE."""
+        header = request.header_as(AckMessageRequestHeader)
+        place = self._place(channel, header)
+        if self._acknowledge(place, [header.offset]):
+            raise _gone(place, [header.offset], self.clock())
+        self._respond(channel, request)
+        return None
+
+    @handles(RequestCode.BATCH_ACK_MESSAGE)
+    def batch_ack(self, channel: Channel, request: Command) -> Command | None:
+        """Handle BATCH_ACK_MESSAGE.
+
+        The response has NO_MESSAGE if none of the messages was in flight. If only some were not, its remark
+        names these.
+        """
+        check_ready(self.store, self.service)
+        body = BatchAckMessageRequestBody.decode(request.body)
+        if not body.acks:
+            raise Rejected(ResponseCode.NO_MESSAGE, "the request names no message")
+        places = [(self._place_in_batch(ack), list(ack.offsets())) for ack in body.acks]
+        gone: list[Rejected] = []
+        count = 0
+        for place, offsets in places:
+            missing = self._acknowledge(place, offsets)
+            count += len(offsets) - len(missing)
+            if missing:
+                gone.append(_gone(place, missing, self.clock()))
+        remark = "; ".join(map(str, gone)) or None
+        if not count:
+            raise Rejected(ResponseCode.NO_MESSAGE, remark or "the request names no message")
+        self._respond(channel, request, remark)
+        return None
+
+    @handles(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+    def change(self, channel: Channel, request: Command) -> Command | None:
+        """Handle CHANGE_MESSAGE_INVISIBLETIME: a new check point of one message replaces the old one."""
+        header = request.header_as(ChangeInvisibleTimeRequestHeader)
+        place, now_ms, points = self._place(channel, header), self.clock(), self.service.points
+        if not 0 <= header.invisible_time <= INVISIBLE_MS_MAX:
+            text = f"an invisible time of {header.invisible_time} ms; 0 to {INVISIBLE_MS_MAX} are allowed"
+            raise Rejected(ResponseCode.INVALID_PARAMETER, text)
+        known = points.in_flight.points.get(place.key)
+        is_left = known is not None and header.offset in known.left()
+        if not is_left and (
+            known is not None or not points.may_be_timer(place.key, place.invisible_ms, now_ms)
+        ):
+            raise _gone(place, [header.offset], now_ms)
+        key = points.free_key(place.key._replace(start_offset=header.offset, pop_ms=now_ms))
+        point = CheckPoint(key, header.invisible_time, [0], place.revive_queue, self.config.name)
+        points.append_point(point, now_ms, self._append)
+        self._acknowledge(place, [header.offset])
+        response = ChangeInvisibleTimeResponseHeader(
+            pop_time=key.pop_ms, invisible_time=header.invisible_time, revive_qid=place.revive_queue
+        )
+        self.service.changed()
+        self.send.when_stored(respond_when_stored(channel, request, response))
+        return None
+
+    # -- shared -------------------------------------------------------------------------------
+
+    def _acknowledge(self, place: _Place, offsets: Sequence[int]) -> list[int]:
+        return self.service.points.acknowledge(
+            place.key, offsets, place.revive_queue, place.invisible_ms, self.clock(), self._append
+        )
+
+    def _append(self, message: MessageInner) -> AppendReceipt:
+        return self.send.append(message, self.service.written)
+
+    def _respond(self, channel: Channel, request: Command, remark: str | None = None) -> None:
+        self.service.changed()
+        self.send.when_stored(respond_when_stored(channel, request, remark=remark))
+
+    def _place(self, channel: Channel, header: AckMessageRequestHeader) -> _Place:
+        """Return what the receipt of a request names. Raises Rejected."""
+        check_ready(self.store, self.service)
+        topic = self.topics.get(header.topic)
+        if topic is None:
+            raise topic_not_found(header.topic)
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            text = (
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{channel.remote_address}]"
+            )
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, text)
+        try:
+            receipt = Receipt.decode(header.extra_info)
+        except MessageInvalid as error:
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+        key = PointKey(
+            header.topic, header.consumer_group, header.queue_id, receipt.checkpoint_offset, receipt.pop_time
+        )
+        return self._checked(_Place(key, receipt.invisible_time, receipt.revive_queue))
+
+    def _place_in_batch(self, ack: BatchAck) -> _Place:
+        topic = ack.topic
+        if ack.retry in (TopicKind.RETRY_V1, TopicKind.RETRY_V2):
+            topic = TopicKind(ack.retry).topic(ack.topic, ack.consumer_group)
+        if self.topics.get(topic) is None:
+            raise topic_not_found(topic)
+        key = PointKey(topic, ack.consumer_group, ack.queue_id, ack.start_offset, ack.pop_time)
+        return self._checked(_Place(key, ack.invisible_time, ack.revive_queue_id))
+
+    def _checked(self, place: _Place) -> _Place:
+        if not 0 <= place.revive_queue < self.config.pop.revive_queues:
+            text = (
+                f"the receipt names revive queue {place.revive_queue}, and this broker has "
+                f"{self.config.pop.revive_queues} (reviveQueueNum)"
+            )
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, text)
+        return place
+
+
+def _gone(place: _Place, offsets: Sequence[int], now_ms: int) -> Rejected:
+    """Return the rejection of a receipt that names no message in flight."""
+    key = place.key
+    late_ms = now_ms - key.pop_ms - place.invisible_ms
+    why = f"its time was over {late_ms} ms ago" if late_ms >= 0 else "it was used before"
+    text = (
+        f"the receipt for message {', '.join(map(str, offsets))} of queue {key.queue_id} of topic "
+        f"{key.topic} is not valid any more: {why}"
+    )
+    return Rejected(ResponseCode.NO_MESSAGE, text)

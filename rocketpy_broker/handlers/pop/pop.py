@@ -1,0 +1,359 @@
+"""POP_MESSAGE: takes messages of a topic for one consumer, and hides them from the others for a while.
+
+Each queue that gives messages gets a check point in the revive topic, and the response leaves once it is
+written. Source: PopMessageProcessor of RocketMQ 5.3.3. Differs: an expired or unreadable part of a queue is
+skipped without a message for the group; both kinds of retry topics are read.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Final, NamedTuple
+
+import msgspec
+
+from rocketpy.errors import RocketError, StoreError
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import (
+    INIT_AT_MIN,
+    POP_MAX_MESSAGES,
+    PopMessageRequestHeader,
+    PopMessageResponseHeader,
+)
+from rocketpy.protocol.message import properties as props
+from rocketpy.protocol.message.receipt import (
+    QueueKey,
+    Receipt,
+    TopicKind,
+    encode_message_offsets,
+    encode_start_offsets,
+)
+from rocketpy.protocol.message.record import MAX_TOPIC_BYTES, decode_all, encode, head_fields
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.transport import Channel
+from rocketpy_broker.config.model import BrokerConfig
+from rocketpy_broker.filter import MessageFilter
+from rocketpy_broker.handlers.base import Rejected, error_response, handles, topic_not_found
+from rocketpy_broker.handlers.pull.pull_checks import PullChecks
+from rocketpy_broker.handlers.send.send import SendHandler
+from rocketpy_broker.handlers.slave import is_slave
+from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
+from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.services.pop.formats import CheckPoint, PointKey
+from rocketpy_broker.services.pop.scheduler import PopService
+from rocketpy_broker.services.stats import BrokerStats
+from rocketpy_broker.store import (
+    AppendReceipt,
+    GetMessageResult,
+    GetMessageStatus,
+    MessageInner,
+    MessageStore,
+)
+from rocketpy_broker.store.files.disk import Clock, system_clock
+
+POP_CK: Final = "POP_CK"
+"""Property of a retried message in a response: its receipt."""
+_FILTER_MS: Final = 2
+"""Time limit of the filter in one pop, as in one pull."""
+INVISIBLE_MS_MAX: Final = 366 * 24 * 3_600_000
+_QUEUE_OFFSET: Final = head_fields("size", "queue_offset")
+_MOVED: Final = frozenset(
+    {
+        GetMessageStatus.OFFSET_TOO_SMALL,
+        GetMessageStatus.OFFSET_OVERFLOW_BADLY,
+        GetMessageStatus.OFFSET_FOUND_NULL,
+    }
+)
+"""Statuses of reads whose offset is outside the queue."""
+
+
+class Pop(NamedTuple):
+    """One admitted pop."""
+
+    command: Command
+    header: PopMessageRequestHeader
+    wanted: MessageFilter
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a pop has taken."""
+
+    pop_ms: int
+    revive_queue: int
+    bodies: list[bytes] = field(default_factory=list)
+    count: int = 0
+    rest: int = 0
+    """Number of messages that are left in the queues."""
+    start_offsets: dict[QueueKey, int] = field(default_factory=dict)
+    message_offsets: dict[QueueKey, list[int]] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class PopHandler:
+    """Serves pops."""
+
+    store: MessageStore
+    topics: TopicTable
+    checks: PullChecks
+    offsets: ConsumerOffsets
+    service: PopService
+    send: SendHandler
+    config: BrokerConfig
+    _: KW_ONLY
+    stats: BrokerStats
+    now_ms: Callable[[], float]
+    """A monotonic clock."""
+    clock: Clock = system_clock
+
+    @handles(RequestCode.POP_MESSAGE)
+    def pop(self, channel: Channel, request: Command) -> Command | None:
+        """Handle POP_MESSAGE."""
+        pop = self.admit(channel, request)
+        taken = self.take(pop)
+        if not taken.count:
+            return self.response(pop, taken, ResponseCode.POLLING_TIMEOUT)
+        self.deliver(channel, pop, taken)
+        return None
+
+    def admit(self, channel: Channel, request: Command) -> Pop:
+        """Check a pop. Raises Rejected, ChangePending."""
+        header = request.header_as(PopMessageRequestHeader)
+        check_ready(self.store, self.service)
+        if not 0 < header.max_msg_nums <= POP_MAX_MESSAGES:
+            text = f"a pop of {header.max_msg_nums} messages; 1 to {POP_MAX_MESSAGES} are allowed"
+            raise Rejected(ResponseCode.INVALID_PARAMETER, text)
+        if not 0 < header.invisible_time <= INVISIBLE_MS_MAX:
+            text = f"an invisible time of {header.invisible_time} ms; 1 to {INVISIBLE_MS_MAX} are allowed"
+            raise Rejected(ResponseCode.INVALID_PARAMETER, text)
+        if header.order:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, "this broker does not support pops in order yet")
+        topic = self.checks.check_names(header.consumer_group, header.topic)
+        if topic is None:
+            raise topic_not_found(header.topic)
+        if header.queue_id >= topic.read_queue_nums:
+            text = (
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{channel.remote_address}]"
+            )
+            raise Rejected(ResponseCode.INVALID_PARAMETER, text)
+        longest = TopicKind.RETRY_V1.topic(header.topic, header.consumer_group)
+        if len(longest) > MAX_TOPIC_BYTES:
+            text = (
+                f"the names of topic {header.topic} and group {header.consumer_group} are too long for POP: "
+                f"their retry topic would have {len(longest)} characters, and {MAX_TOPIC_BYTES} are allowed"
+            )
+            raise Rejected(ResponseCode.INVALID_PARAMETER, text)
+        in_flight = len(self.service.points.in_flight)
+        if in_flight >= self.config.pop.in_flight_max:
+            text = f"{in_flight} pops are in flight (maxPopCheckPoints); acknowledge their messages"
+            raise Rejected(ResponseCode.SYSTEM_BUSY, text)
+        wanted = self.checks.filter_in_request(
+            channel, header.consumer_group, header.topic, header.exp, header.exp_type
+        )
+        return Pop(request, header, wanted)
+
+    # -- taking -------------------------------------------------------------------------------
+
+    def take(self, pop: Pop) -> Taken:
+        """Take messages, and append their check points; the result has none if there are none.
+
+        The caller then calls `deliver`, or `response` if there are none. Raises RocketError.
+        """
+        header, points = pop.header, self.service.points
+        taken = Taken(self.clock(), points.next_queue())
+        for topic, kind, queue_id in self._queues(header):
+            try:
+                self._take_from(pop, taken, topic, kind, queue_id)
+            except RocketError:
+                if not taken.count:  # otherwise the consumer gets what it has
+                    raise
+                break
+        return taken
+
+    def _queues(self, header: PopMessageRequestHeader) -> Iterator[tuple[str, TopicKind, int]]:
+        """Yield the queues to look into, from a random one on. Some pops look for retries first."""
+        draw = random.randrange(100)
+        retries = self._queues_of(header, self._retry_kind(header), draw)
+        if draw < self.config.pop.retry_share:
+            yield from retries
+        if header.queue_id >= 0:
+            yield header.topic, TopicKind.NORMAL, header.queue_id
+        else:
+            yield from self._queues_of(header, TopicKind.NORMAL, draw)
+        if draw >= self.config.pop.retry_share:
+            yield from retries
+
+    def _retry_kind(self, header: PopMessageRequestHeader) -> TopicKind:
+        """Return which retry topic to look into: of two, any, as a response has messages of only one."""
+        kinds = [
+            kind
+            for kind in (TopicKind.RETRY_V1, TopicKind.RETRY_V2)
+            if self.topics.get(kind.topic(header.topic, header.consumer_group)) is not None
+        ]
+        return random.choice(kinds) if kinds else TopicKind.RETRY_V1
+
+    def _queues_of(
+        self, header: PopMessageRequestHeader, kind: TopicKind, draw: int
+    ) -> Iterator[tuple[str, TopicKind, int]]:
+        name = kind.topic(header.topic, header.consumer_group)
+        topic = self.topics.get(name)
+        count = 0 if topic is None else topic.read_queue_nums
+        for number in range(count):
+            yield name, kind, (draw + number) % count
+
+    def _take_from(self, pop: Pop, taken: Taken, topic: str, kind: TopicKind, queue_id: int) -> None:
+        header, points = pop.header, self.service.points
+        group = header.consumer_group
+        begin = points.next_offset(topic, group, queue_id)
+        if begin is None:
+            begin = self._first_offset(header, topic, kind, queue_id)
+            self.offsets.commit(group, topic, queue_id, begin)
+        end = self.store.max_offset_in_queue(topic, queue_id)
+        wanted = header.max_msg_nums - taken.count
+        if begin == end or not wanted:
+            taken.rest += max(end - begin, 0)
+            return
+        result = self._read(pop, topic, queue_id, begin, wanted)
+        if result.status in _MOVED and result.next_begin_offset != begin:
+            begin = result.next_begin_offset
+            points.popped(topic, group, queue_id, begin)
+            result = self._read(pop, topic, queue_id, begin, wanted)
+        if result.count:
+            self._add(pop, taken, topic, kind, queue_id, begin, result)
+        if result.next_begin_offset > begin:
+            points.popped(topic, group, queue_id, result.next_begin_offset)
+            self.service.changed()
+        taken.rest += max(result.max_offset - result.next_begin_offset, 0)
+
+    def _first_offset(
+        self, header: PopMessageRequestHeader, topic: str, kind: TopicKind, queue_id: int
+    ) -> int:
+        """Return where a new group begins: at the first message, or at the last one.
+
+        A group that begins at the end gets all messages of a queue that has them in memory, since it may have
+        been started together with the producers.
+        """
+        first = self.store.min_offset_in_queue(topic, queue_id)
+        if header.init_mode == INIT_AT_MIN or kind is not TopicKind.NORMAL:
+            return first
+        if first <= 0 and self.store.is_in_memory(topic, queue_id, 0):
+            return 0
+        return max(self.store.max_offset_in_queue(topic, queue_id) - 1, 0)
+
+    def _read(self, pop: Pop, topic: str, queue_id: int, offset: int, count: int) -> GetMessageResult:
+        wanted, is_over = pop.wanted, None
+        if wanted.accepts is not None:
+            now_ms, end_ms = self.now_ms, self.now_ms() + _FILTER_MS
+            is_over = lambda: now_ms() >= end_ms  # noqa: E731
+        return self.store.get_message(
+            topic,
+            queue_id,
+            offset,
+            count,
+            tag_codes=wanted.tag_codes,
+            accepts=wanted.accepts,
+            is_over=is_over,
+        )
+
+    def _add(
+        self,
+        pop: Pop,
+        taken: Taken,
+        topic: str,
+        kind: TopicKind,
+        queue_id: int,
+        begin: int,
+        result: GetMessageResult,
+    ) -> None:
+        header, service = pop.header, self.service
+        offsets = _queue_offsets(result.body)
+        key = PointKey(topic, header.consumer_group, queue_id, begin, taken.pop_ms)
+        point = CheckPoint(
+            key, header.invisible_time, [offset - begin for offset in offsets], taken.revive_queue,
+            self.config.name,
+        )  # fmt: skip
+        service.points.append_point(point, taken.pop_ms, self._append)
+        body = result.body
+        if kind is not TopicKind.NORMAL and not self.config.pop.shows_retry_topic:
+            receipt = Receipt(
+                begin,
+                taken.pop_ms,
+                header.invisible_time,
+                taken.revive_queue,
+                kind,
+                self.config.name,
+                queue_id,
+            )
+            body = _with_topic(body, header.topic, receipt)
+        taken.bodies.append(body)
+        taken.count += result.count
+        taken.start_offsets[kind, queue_id] = begin
+        taken.message_offsets[kind, queue_id] = offsets
+        self.stats.count_pulled(topic, header.consumer_group, result.count, len(body))
+
+    def _append(self, message: MessageInner) -> AppendReceipt:
+        return self.send.append(message, self.service.written)
+
+    # -- responding ---------------------------------------------------------------------------
+
+    def deliver(self, channel: Channel, pop: Pop, taken: Taken) -> None:
+        """Respond with messages once their check points are written, or committed in a DLedger group.
+
+        Outside of a request, the caller then calls `SendHandler.end_of_buffer`.
+        """
+
+        def respond(error: StoreError | None) -> None:
+            request = pop.command
+            if error is None:
+                channel.reply(self.response(pop, taken, ResponseCode.SUCCESS))
+            else:
+                channel.reply(error_response(request, error))
+
+        self.service.changed()
+        self.send.when_stored(respond)
+
+    def response(self, pop: Pop, taken: Taken, code: int) -> Command:
+        """Return the response to a pop. code: SUCCESS, POLLING_TIMEOUT or POLLING_FULL."""
+        status = GetMessageStatus.FOUND if taken.count else GetMessageStatus.NO_MESSAGE_IN_QUEUE
+        header = PopMessageResponseHeader(
+            pop_time=taken.pop_ms,
+            invisible_time=pop.header.invisible_time,
+            revive_qid=taken.revive_queue,
+            rest_num=taken.rest,
+            start_offset_info=encode_start_offsets(taken.start_offsets),
+            msg_offset_info=encode_message_offsets(taken.message_offsets),
+        )
+        return pop.command.reply(code, remark=status.name, header=header, body=b"".join(taken.bodies))
+
+
+def check_ready(store: MessageStore, service: PopService) -> None:
+    """Raise Rejected on a slave, and while the check points are read."""
+    if is_slave(store):
+        text = "this broker is a slave; pop from its master"
+        raise Rejected(ResponseCode.SERVICE_NOT_AVAILABLE, text)
+    if not service.is_ready:
+        raise Rejected(ResponseCode.SYSTEM_BUSY, "the check points of pops are being read; try again")
+
+
+def _queue_offsets(records: bytes) -> list[int]:
+    """Return the queue offset of each record."""
+    offsets, at = [], 0
+    while at < len(records):
+        size, offset = _QUEUE_OFFSET.unpack_from(records, at)
+        offsets.append(offset)
+        at += size
+    return offsets
+
+
+def _with_topic(records: bytes, topic: str, receipt: Receipt) -> bytes:
+    """Return retried messages as those of their original topic, with their receipts."""
+    changed = []
+    for record in decode_all(records, check_crc=False):
+        properties = props.decode(record.properties)
+        properties.setdefault(POP_CK, receipt._replace(queue_offset=record.queue_offset).encode())
+        text = props.encode(properties).encode()
+        changed.append(encode(msgspec.structs.replace(record, topic=topic, properties=text)))
+    return b"".join(changed)

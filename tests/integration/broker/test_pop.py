@@ -1,0 +1,213 @@
+"""Pops at a broker with real sockets: who gets which message, how long it is hidden, and what ends that."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rocketpy.protocol.bodies import BatchAck, BatchAckMessageRequestBody
+from rocketpy.protocol.bodies.pop import bit_set
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import (
+    INIT_AT_MIN,
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+    PopMessageRequestHeader,
+    PopMessageResponseHeader,
+)
+from rocketpy.protocol.message.properties import decode
+from rocketpy.protocol.message.receipt import (
+    Receipt,
+    TopicKind,
+    parse_message_offsets,
+    parse_start_offsets,
+)
+from rocketpy.protocol.message.record import Record, decode_all
+from rocketpy.protocol.remoting.command import Command
+from tests.integration.broker.test_deferred import send
+from tests.integration.raw_client import RawClient, new_topic, serving
+from tests.integration.small import SMALL
+from tests.waiting import LIMIT_S
+
+HOUR_MS = 3_600_000
+
+
+class Popped(NamedTuple):
+    """A popped message."""
+
+    record: Record
+    receipt: Receipt
+    topic: str
+    """The topic that has it, maybe a retry topic."""
+
+    @property
+    def body(self) -> str:
+        """The body."""
+        return self.record.body.decode()
+
+
+async def pop(
+    client: RawClient, count: int = 32, invisible_ms: int = HOUR_MS, topic: str = "T", **changes: object
+) -> list[Popped]:
+    """Pop messages of a topic for the group g."""
+    response = await pop_response(client, count, invisible_ms, topic, **changes)
+    if response.code == ResponseCode.POLLING_TIMEOUT:
+        return []
+    assert response.code == 0, response.remark
+    return popped(response, topic, str(changes.get("consumer_group", "g")))
+
+
+async def pop_response(
+    client: RawClient, count: int = 32, invisible_ms: int = HOUR_MS, topic: str = "T", **changes: object
+) -> Command:
+    """The response to a pop."""
+    fields: dict[str, object] = {
+        "consumer_group": "g", "topic": topic, "queue_id": -1, "max_msg_nums": count,
+        "invisible_time": invisible_ms, "poll_time": 0, "born_time": int(time.time() * 1000),
+        "init_mode": INIT_AT_MIN,
+    }  # fmt: skip
+    header = PopMessageRequestHeader(**{**fields, **changes})  # type: ignore[arg-type] # from a dict
+    return await client.call(RequestCode.POP_MESSAGE, header)
+
+
+def popped(response: Command, topic: str, group: str = "g") -> list[Popped]:
+    """The messages of a response, with their receipts, as a client of RocketMQ makes them."""
+    header = response.header_as(PopMessageResponseHeader)
+    starts = parse_start_offsets(header.start_offset_info)
+    offsets = {key: iter(each) for key, each in parse_message_offsets(header.msg_offset_info).items()}
+    found = []
+    for record in decode_all(response.body):
+        text = decode(record.properties).get("POP_CK")
+        if text is not None:
+            receipt = Receipt.decode(text)
+        else:
+            kind = TopicKind.of(record.topic)
+            key = kind, record.queue_id
+            assert next(offsets[key]) == record.queue_offset
+            receipt = Receipt(
+                starts[key], header.pop_time, header.invisible_time, header.revive_qid, kind, "broker-a",
+                record.queue_id, record.queue_offset,
+            )  # fmt: skip
+        found.append(Popped(record, receipt, receipt.kind.topic(topic, group)))
+    return found
+
+
+async def ack(client: RawClient, message: Popped, group: str = "g") -> Command:
+    """ACK_MESSAGE."""
+    header = AckMessageRequestHeader(
+        consumer_group=group, topic=message.topic, queue_id=message.receipt.queue_id,
+        extra_info=message.receipt.encode(), offset=message.record.queue_offset,
+    )  # fmt: skip
+    return await client.call(RequestCode.ACK_MESSAGE, header)
+
+
+async def change(client: RawClient, message: Popped, invisible_ms: int, group: str = "g") -> Command:
+    """CHANGE_MESSAGE_INVISIBLETIME."""
+    header = ChangeInvisibleTimeRequestHeader(
+        consumer_group=group, topic=message.topic, queue_id=message.receipt.queue_id,
+        extra_info=message.receipt.encode(), offset=message.record.queue_offset, invisible_time=invisible_ms,
+    )  # fmt: skip
+    return await client.call(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+
+
+def changed(message: Popped, response: Command) -> Popped:
+    """A message with the receipt that the response to `change` gives."""
+    assert response.code == 0, response.remark
+    header = response.header_as(ChangeInvisibleTimeResponseHeader)
+    return message._replace(
+        receipt=message.receipt._replace(
+            checkpoint_offset=message.record.queue_offset, pop_time=header.pop_time,
+            invisible_time=header.invisible_time, revive_queue=header.revive_qid,
+        )
+    )  # fmt: skip
+
+
+async def batch_ack(client: RawClient, messages: Sequence[Popped]) -> Command:
+    """BATCH_ACK_MESSAGE of messages of one check point."""
+    receipt = messages[0].receipt
+    indexes = [message.record.queue_offset - receipt.checkpoint_offset for message in messages]
+    one = BatchAck(
+        consumer_group="g", topic="T", retry=receipt.kind, start_offset=receipt.checkpoint_offset,
+        queue_id=receipt.queue_id, revive_queue_id=receipt.revive_queue, pop_time=receipt.pop_time,
+        invisible_time=receipt.invisible_time, bit_set=bit_set(indexes),
+    )  # fmt: skip
+    body = BatchAckMessageRequestBody(broker_name="broker-a", acks=[one])
+    return await client.call(RequestCode.BATCH_ACK_MESSAGE, body=body.encode())
+
+
+async def create(client: RawClient, queues: int = 1) -> None:
+    """Create the topic T."""
+    assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, new_topic("T", queues))).code == 0
+
+
+async def send_all(client: RawClient, names: str, queues: int = 1) -> None:
+    """Send a message for each letter, to the queues in turn."""
+    for number, name in enumerate(names):
+        assert (
+            await send(client, name.encode(), f"UNIQ_KEY\x01{name}\x02", queue_id=number % queues)
+        ).code == 0
+
+
+async def arrive(client: RawClient, count: int, **changes: object) -> list[Popped]:
+    """Pop until there are `count` messages."""
+    found: list[Popped] = []
+
+    async with asyncio.timeout(LIMIT_S):
+        while len(found) < count:
+            found += await pop(client, **changes)  # type: ignore[arg-type] # from a dict
+    return found
+
+
+async def test_each_message_goes_to_one_pop(tmp_path: Path) -> None:
+    """Two workers would do the same job."""
+    async with serving(tmp_path, settings=SMALL) as (_, client):
+        await create(client, 3)
+        await send_all(client, "abcdefgh", 3)
+        first = await pop(client, 5)
+        second = await pop(client)
+        assert len(first) == 5
+        assert sorted(message.body for message in first + second) == list("abcdefgh")
+        assert await pop(client) == []
+
+
+async def test_what_is_not_acknowledged_comes_again(tmp_path: Path) -> None:
+    """QUIRKS 77: a message of a dead worker would be lost, or an acknowledged one would be handled twice."""
+    async with serving(tmp_path, settings=SMALL) as (_, client):
+        await create(client)
+        await send_all(client, "abcdef")
+        messages = {message.body: message for message in await pop(client, invisible_ms=500)}
+        assert (await ack(client, messages["a"])).code == 0
+        assert (await batch_ack(client, [messages["c"], messages["f"]])).code == 0
+        again = await arrive(client, 3)
+        assert [message.body for message in again] == ["b", "d", "e"]
+        assert [message.record.reconsume_times for message in again] == [1, 1, 1]
+        assert {message.record.topic for message in again} == {"T"}
+        assert {message.topic for message in again} == {"%RETRY%g_T"}
+        for message in again:
+            assert message.record.store_timestamp >= messages[message.body].receipt.pop_time + 500
+            assert (await ack(client, message)).code == 0
+        late = await ack(client, messages["b"])
+        assert late.code == ResponseCode.NO_MESSAGE
+        assert "its time was over" in str(late.remark)
+
+
+async def test_another_invisible_time_replaces_the_receipt(tmp_path: Path) -> None:
+    """A long job would run twice, or one that was given back would wait."""
+    async with serving(tmp_path, settings=SMALL) as (_, client):
+        await create(client)
+        await send_all(client, "ab")
+        a, b = await pop(client, invisible_ms=800)
+        longer = changed(a, await change(client, a, HOUR_MS))
+        released = await change(client, b, 0)
+        assert released.code == 0
+        (again,) = await arrive(client, 1)
+        assert again.body == "b"
+        used = await ack(client, a)
+        assert used.code == ResponseCode.NO_MESSAGE
+        assert (await change(client, a, HOUR_MS)).code == ResponseCode.NO_MESSAGE
+        assert (await ack(client, longer)).code == 0
+        assert (await change(client, longer, HOUR_MS)).code == ResponseCode.NO_MESSAGE
