@@ -76,16 +76,21 @@ class DelayService:
     def skip_delivered(self) -> None:
         """Skip the messages that were delivered since the loaded offsets were saved, and save the offsets.
 
-        Call it after `load` if `is_older`. Messages whose copies are not found are delivered again.
+        A master calls it after `load`. Offsets are older than the last deliveries after a kill, in a `.bak`,
+        and on a slave that was promoted. Messages whose copies are not found are delivered again.
         """
         for level, (skipped, waiting) in finish(self._queues.skip_delivered()).items():
-            log.warning(
-                "%s is an older copy: delay level %d: skipped %d delivered messages, %d of the others are "
-                "delivered, some perhaps again",
-                self.path, level, skipped, waiting,
-            )  # fmt: skip
-        self._saved = self._queues.offsets()
-        self.create()
+            if self.is_older:
+                log.warning(
+                    "%s is an older copy: delay level %d: skipped %d delivered messages, %d of the others "
+                    "are delivered, some perhaps again",
+                    self.path, level, skipped, waiting,
+                )  # fmt: skip
+            elif skipped:
+                log.info("delay level %d: skipped %d messages that were delivered before", level, skipped)
+        if self._queues.offsets() != self._saved:
+            self._saved = self._queues.offsets()
+            self.create()
 
     async def load_as_leader(self) -> None:
         """Load the offsets, and skip the messages that the former leader of a DLedger group has delivered.

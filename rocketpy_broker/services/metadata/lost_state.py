@@ -108,7 +108,7 @@ def restore_tables(
         if SCHEDULE_TOPIC in stored:
             _report_missing(delay.path, "delayed messages are delivered again", is_certain)
         delay.create()
-    elif delay.is_older and not is_copied:
+    elif not is_copied:
         delay.skip_delivered()
     if offsets.is_missing:
         others = stored - topics.system - {SCHEDULE_TOPIC, TIMER_TOPIC}

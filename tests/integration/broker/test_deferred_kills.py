@@ -125,6 +125,27 @@ async def test_nothing_is_lost_or_early(tmp_path: Path, rounds: int, kill_after_
         assert stored_ms - sent.returned_ms[body] >= _delay_ms(body) - 5, body
 
 
+async def test_delivered_messages_are_not_repeated(tmp_path: Path) -> None:
+    """A killed broker would deliver the delayed and returned messages of up to ten seconds again."""
+    conf = tmp_path / "broker.conf"
+    rarely = CONF.replace("flushDelayOffsetInterval=50", "flushDelayOffsetInterval=3600000")
+    conf.write_text(f"{rarely}storePathRootDir={tmp_path}/store\n")
+    bodies = {b"%d" % number for number in range(10)}
+    for is_killed in (True, False):
+        process, address = await start("broker", "-c", str(conf), "--listen", "127.0.0.1:0")
+        async with await RawClient.open(address) as client:
+            if is_killed:
+                for body in bodies:
+                    properties = f"DELAY\x011\x02UNIQ_KEY\x01{body.decode().zfill(32)}\x02"
+                    assert (await send(client, body, properties, topic="Delayed")).code == 0
+                await _until_all(client, bodies, "Delayed")
+            await send(client, b"last", "DELAY\x011\x02", topic="Delayed")
+            await _until_all(client, bodies | {b"last"}, "Delayed")
+            found = [record.body for record in await records(client, "Delayed")]
+        await stop(process, signal.SIGKILL if is_killed else signal.SIGTERM)
+    assert sorted(body for body in found if body != b"last") == sorted(bodies)
+
+
 def _delay_ms(body: bytes) -> int:
     """The delay of this message's level."""
     return 1000 * (1 + int(body.split(b"-")[1]) % 2)
