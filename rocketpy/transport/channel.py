@@ -145,6 +145,8 @@ class Channel(StreamProtocol):
         """Time of the next sweep: a request with an earlier deadline needs an earlier timer."""
         self._backlog: deque[Command] = deque()
         """Received requests that wait for the connection's turn. Reading is paused meanwhile."""
+        self._backlog_bytes = 0
+        """The size last passed to `memory` for the backlog."""
         self._unanswered = 0
         self._reading_paused = False
         self._writable = asyncio.Event()
@@ -256,6 +258,8 @@ class Channel(StreamProtocol):
         else:
             for part in self._parts(response):
                 self.write(part)
+            if len(response.body) > _SMALL_READ_BYTES:
+                self._send_out()  # shows whether the peer reads
         if self._reading_paused:
             self._update_reading()
 
@@ -436,7 +440,7 @@ class Channel(StreamProtocol):
         elif requests:
             done = self._handle_some(requests)
             self._backlog.extend(requests[done:])
-            if self._backlog and not self.memory.sizes["requests"]:
+            if self._backlog and not self._backlog_bytes:
                 self._count_backlog()
         self._endpoint.end_of_buffer()
         self._gathering = gathering
@@ -471,7 +475,7 @@ class Channel(StreamProtocol):
         if self._is_ending:
             self._end(None)
             return
-        self.memory.set("requests", 0)
+        self._count_backlog()
         self._update_reading()
 
     def _count_backlog(self) -> None:
@@ -480,7 +484,9 @@ class Channel(StreamProtocol):
         It is released when the whole backlog is handled: counting a long one takes as long as a turn.
         """
         if self._served:
-            self.memory.set("requests", sum(request.kept_bytes for request in self._backlog))
+            size = sum(request.kept_bytes for request in self._backlog)
+            increase, self._backlog_bytes = size - self._backlog_bytes, size
+            self.memory.set("requests", self.memory.sizes["requests"] + increase)
 
     def run_handler(
         self, request: Command, handler: Callable[[Channel, Command], Command | bytes | None]

@@ -1,6 +1,6 @@
 """Memory that a server uses for its connections: counted by kind, and limited per connection and in total.
 
-It counts incomplete frames, backlogged requests, unsent responses, held pulls, subscriptions and waiting
+It counts incomplete frames, waiting requests, unsent responses, held pulls, subscriptions and waiting
 messages. Above the limit of a connection, its requests are rejected or it is closed. Above the total limit,
 the connections that use most memory are closed first, so that other clients are not affected.
 
@@ -19,9 +19,10 @@ Kind = Literal["frame", "requests", "responses", "pulls", "subscriptions", "wait
 KINDS: Final[tuple[Kind, ...]] = ("frame", "requests", "responses", "pulls", "subscriptions", "waiting")
 """What memory is used for.
 
-frame: the received part of an incomplete frame. requests: requests in the backlog. responses: responses in
-the write buffer. pulls: pulls that are held until messages arrive. subscriptions: subscriptions of consumer
-groups, and the names of a client's groups. waiting: messages whose topic is being saved.
+frame: the received part of an incomplete frame. requests: requests in the backlog, and those whose response
+takes long. responses: responses in the write buffer. pulls: pulls that are held until messages arrive.
+subscriptions: subscriptions of consumer groups, and the names of a client's groups. waiting: messages whose
+topic is being saved.
 """
 
 _LOW_WATERMARK: Final = 7 / 8

@@ -21,6 +21,9 @@ _settings_log = logging.getLogger("rocketpy.broker.settings")
 Handler = Callable[[Channel, Command], Command | bytes | None]
 """Returns the response to a request, or None and responds later with `Channel.reply`. Raises `Rejected`."""
 
+_TASK_BYTES: Final = 4096
+"""Approximate memory of the task of a request that waits, its coroutines and futures."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
@@ -87,7 +90,13 @@ def respond_later(
     """Respond with the result of `work`, which runs in a task of the server. Oneway requests get no response.
 
     A RocketError becomes a response, see `error_response`. Other exceptions are logged.
+    Raises Rejected if the server keeps too many bytes for the connection, or for all.
     """
+    size = request.kept_bytes + _TASK_BYTES
+    if not channel.memory.add("requests", size):
+        work.close()
+        text = "the server keeps too many bytes for this connection, or for all; send fewer requests at once"
+        raise Rejected(ResponseCode.SYSTEM_BUSY, text)
 
     async def respond() -> None:
         try:
@@ -99,6 +108,8 @@ def respond_later(
         except Exception:  # a bug in one handler must not stop the server
             log.exception("request code %d from %s failed", request.code, channel.remote_address)
             response = request.reply(ResponseCode.SYSTEM_ERROR, remark="internal error; see the server's log")
+        finally:
+            channel.memory.add("requests", -size)
         if not request.is_oneway:
             channel.reply(response)
 

@@ -126,59 +126,57 @@ class Turns:
     """The turns of clients whose requests are of one kind. A client has one request in each turn.
 
     Requests of one kind run one after the other. Several kinds share the slices, so that a small request does
-    not wait until statistics of a million queues are complete. A client has no turn while it does not read
-    its responses, which would fill the memory.
+    not wait until statistics of a million queues are complete. A client has its next turn when the response
+    to its last request is written, and while it reads its responses, which would fill the memory.
     """
 
     def __init__(self, slices: Slices) -> None:
         self._slices = slices
-        self._waiting: dict[Client, deque[_Request[Any]]] = {}
-        """Requests that have not begun. The first client has the next turn."""
-        self._unwritable: dict[Client, deque[_Request[Any]]] = {}
-        """Requests of clients that do not read."""
+        self._requests: dict[Client, deque[_Request[Any]]] = {}
+        """Requests that have not begun. A client without any stays until its last response is written."""
+        self._ready: dict[Client, None] = {}
+        """Clients that may have a turn; the first has the next one."""
         self._is_running = False
 
     def run(self, work: Generator[None, None, T], client: Client) -> asyncio.Future[T]:
-        """Run the work of a request in a turn of its client; return the future of its result.
+        """Run the work of a request in its client's turn; return the future of its result.
 
-        When the client has disconnected, the work ends, and the future fails with ConnectionLost.
+        The caller awaits the future itself, and writes the response as soon as it has the result. When the
+        client has disconnected, the work ends, and the future fails with ConnectionLost.
         """
         request = _Request(work, client)
-        waiting = self._unwritable.get(client)
+        waiting = self._requests.get(client)
         if waiting is None:
-            waiting = self._waiting.setdefault(client, deque())
-        waiting.append(request)
-        self._start()
+            self._requests[client] = deque((request,))
+            self._make_ready(client)
+        else:
+            waiting.append(request)
         return request.result
 
-    def _start(self) -> None:
-        if self._waiting and not self._is_running:
+    def _make_ready(self, client: Client) -> None:
+        if not client.is_writable:
+            client.when_writable(partial(self._make_ready, client))
+            return
+        self._ready[client] = None
+        if not self._is_running:
             self._is_running = True
             self._slices.start(self._run())
 
     def _run(self) -> Iterator[None]:
-        while (client := self._next()) is not None:
-            waiting = self._waiting.pop(client)
-            request = waiting.popleft()
-            if waiting:
-                self._waiting[client] = waiting
+        while self._ready:
+            client = next(iter(self._ready))
+            del self._ready[client]
+            request = self._requests[client].popleft()
             yield from request.steps()
+            # After the callback of the caller, which writes the response.
+            request.result.add_done_callback(partial(self._responded, client), context=Context())
         self._is_running = False
 
-    def _next(self) -> Client | None:
-        """Return the client that has the next turn; None if there is none."""
-        while self._waiting:
-            client = next(iter(self._waiting))
-            if client.is_writable:
-                return client
-            self._unwritable[client] = self._waiting.pop(client)
-            client.when_writable(partial(self._go_on, client))
-        return None
-
-    def _go_on(self, client: Client) -> None:
-        """Give turns again to a client that has read its responses, or has disconnected."""
-        self._waiting[client] = self._unwritable.pop(client)
-        self._start()
+    def _responded(self, client: Client, _: object) -> None:
+        if self._requests[client]:
+            self._make_ready(client)
+        else:
+            del self._requests[client]
 
 
 def encoding(body: Body, is_over: Callable[[], bool]) -> Generator[None, None, bytes]:
@@ -229,59 +227,68 @@ def _retrieve(result: asyncio.Future[Any]) -> None:
 class SharedWork(Generic[T]):
     """Work with the same result for all requests that arrive before it begins.
 
-    A request that arrives later gets the result of the next run, so that it sees all earlier changes.
+    A request that arrives later gets the result of a later run, so that it sees all earlier changes. Only the
+    last result is kept, and only while requests wait: clients that do not read do not keep older ones.
     """
 
     def __init__(self, slices: Slices, begin: Callable[[], Generator[None, None, T]]) -> None:
         """begin: returns the work; called for each run."""
         self._slices = slices
         self._begin = begin
-        self._waiting: _Clients | None = None
-        """The clients that wait for a run that has not begun."""
-        self._result: asyncio.Future[T]
+        self._waiting = 0
+        """Number of requests that wait."""
+        self._runs = 0
+        """Number of runs that have begun."""
+        self._work: Generator[None, None, T] | None = None
+        """The last run, if it has not ended. Another request continues it when a client disconnects."""
+        self._result: tuple[T] | None = None
+        """Of the last run, if it has ended without an error."""
 
     async def result(self, client: Client) -> T:
         """Return the result of a run that begins after this call; see `Slices.run`."""
-        if self._waiting is not None and not self._result.done():
-            self._waiting.clients.append(client)
-            return await asyncio.shield(self._result)
-        self._waiting = _Clients([client])
-        result = self._slices.run(self._run(), self._waiting)
-        self._result = result
-        return await asyncio.shield(result)
+        self._waiting += 1
+        try:
+            return await self._slices.run(self._share(self._runs), client)
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._drop()
 
-    def _run(self) -> Generator[None, None, T]:
-        self._waiting = None
-        return (yield from self._begin())
+    def _share(self, earlier_runs: int) -> Generator[None, None, T]:
+        if self._runs == earlier_runs or (self._work is None and self._result is None):
+            self._drop()
+            self._runs += 1
+            self._work = self._begin()
+        while self._work is not None:
+            try:
+                next(self._work)
+            except StopIteration as end:
+                self._work, self._result = None, (end.value,)
+            except Exception:  # the next request tries again
+                self._work = None
+                raise
+            else:
+                yield
+        if self._result is None:
+            raise AssertionError("the last run has neither work nor a result")
+        return self._result[0]
+
+    def _drop(self) -> None:
+        if self._work is not None:
+            self._work.close()
+        self._work = self._result = None
 
 
-class _AlwaysWritable:
-    """A client that has one request at a time, so that its responses need no limit."""
+@dataclass(frozen=True)
+class _Server:
+    """The client of work that has none."""
 
-    is_writable = True
+    is_closed: bool = False
+    is_writable: bool = True
 
     def when_writable(self, then: Callable[[], None], /) -> None:
         """Call `then`."""
         then()
-
-
-@dataclass(eq=False)
-class _Clients(_AlwaysWritable):
-    """Several clients that wait for the same result."""
-
-    clients: list[Client]
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether all of them have disconnected."""
-        return all(client.is_closed for client in self.clients)
-
-
-@dataclass(frozen=True)
-class _Server(_AlwaysWritable):
-    """The client of work that has none."""
-
-    is_closed: bool = False
 
 
 SERVER: Final = _Server()

@@ -6,6 +6,7 @@ topic copies all topics (4.6.0 copies none then).
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
 
@@ -39,11 +40,13 @@ class OffsetHandler:
     slices: Slices
 
     def __post_init__(self) -> None:
-        encode, is_over = self.offsets.encode_in_slices, self.slices.is_over
         self._tables = {
-            with_times: SharedWork(self.slices, partial(encode, is_over, with_times=with_times))
+            with_times: SharedWork(self.slices, partial(self._encode, with_times))
             for with_times in (False, True)
         }
+
+    def _encode(self, with_times: bool, /) -> Generator[None, None, bytes]:
+        return self.offsets.encode_in_slices(self.slices.is_over, with_times=with_times)
 
     @handles(RequestCode.QUERY_CONSUMER_OFFSET)
     def query(self, channel: Channel, request: Command) -> Command:

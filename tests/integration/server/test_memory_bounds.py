@@ -9,7 +9,8 @@ import struct
 import tracemalloc
 import weakref
 from asyncio.sslproto import SSLProtocol
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -21,7 +22,7 @@ from rocketpy.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, 
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import GetRouteInfoRequestHeader, UnregisterClientRequestHeader
 from rocketpy.protocol.java import tags_code
-from rocketpy.protocol.remoting.command import Command, encode_command
+from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command, encode_command
 from rocketpy.transport import (
     Address,
     Channel,
@@ -37,6 +38,7 @@ from rocketpy_broker.handlers.base import handler_table
 from rocketpy_broker.handlers.pull.long_polling import HELD_BYTES
 from rocketpy_broker.handlers.pull.offsets import OffsetHandler
 from rocketpy_broker.metrics.catalog import CONNECTION_BYTES, CONNECTION_REFUSALS
+from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from tests.integration.broker.test_broker import send
 from tests.integration.broker.test_consumers import pull_request
 from tests.integration.raw_client import RawClient, is_closed
@@ -163,16 +165,13 @@ async def test_held_pulls_with_the_same_subscription_share_it() -> None:
         assert held.filter_bytes >= 1000 * 28
 
 
-@pytest.mark.parametrize("connections", [1, 100])
-async def test_the_responses_to_requests_for_a_table_share_it(connections: int) -> None:
+@pytest.mark.parametrize(("connections", "requests"), [(1, 800), (100, 10)])
+async def test_the_responses_to_requests_for_a_table_share_it(connections: int, requests: int) -> None:
     """800 requests for all offsets took 2.7 GB, and no send got through for 24 s."""
     async with serving(maxTotalBytes=8 * MIB) as broker, AsyncExitStack() as stack:
         good = await stack.enter_async_context(await RawClient.open(broker.address))
         offsets = broker.consumers.offsets
-        for queue_id in range(100_000):
-            offsets.commit(f"g{queue_id % 100}", "T", queue_id, 10**12 + queue_id)
-        size = len(offsets.encode())
-        assert size > 1 * MIB
+        size = fill(offsets)
         encode = Turns(type(offsets).encode_in_slices)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(type(offsets), "encode_in_slices", lambda *args, **how: encode(*args, **how))  # noqa: PLW0108 - a method
@@ -183,17 +182,82 @@ async def test_the_responses_to_requests_for_a_table_share_it(connections: int) 
             tracemalloc.start()
             try:
                 for client in greedy:
-                    client.writer.write(frame * max(10, 200 // connections))
+                    client.writer.write(frame * requests)
+                memory = broker._servers[0].memory
                 # Not `figures`, which would compute the lag of all these offsets each time.
-                await until(lambda: broker._servers[0].memory.refusals >= 1)
+                if connections == 1:
+                    await until(lambda: memory.by_kind()["responses"] >= MIB)
+                else:
+                    await until(lambda: memory.refusals >= 1)
                 _, peak = tracemalloc.get_traced_memory()
             finally:
                 tracemalloc.stop()
                 encode.stop()
-        assert figures(broker)["responses"] <= 8 * MIB
-        assert encode.total <= 3
+        assert memory.by_kind()["responses"] <= (2 * size if connections == 1 else 8 * MIB)
+        assert 1 <= encode.total <= 3
         assert peak < 30 * MIB
         assert (await send(good, b"still served")).code == 0
+
+
+def fill(offsets: ConsumerOffsets) -> int:
+    """Commit offsets whose table has more than a MiB; return its size."""
+    for queue_id in range(100_000):
+        offsets.commit(f"g{queue_id % 100}", "T", queue_id, 10**12 + queue_id)
+    size = len(offsets.encode())
+    assert size > MIB
+    return size
+
+
+async def test_a_slow_reader_gets_all_the_tables_it_requests() -> None:
+    """It was disconnected: all its requests got their responses in one iteration of the event loop."""
+    async with serving() as broker, await RawClient.open(broker.address) as slow:
+        size = fill(broker.consumers.offsets)
+        transport = cast(asyncio.Transport, slow.writer.transport)
+        transport.pause_reading()
+        slow.writer.write(encode_command(Command.request(RequestCode.GET_ALL_CONSUMER_OFFSET)) * 20)
+        memory = broker._servers[0].memory
+        await until(lambda: memory.by_kind()["responses"] >= MIB)
+        async with await RawClient.open(broker.address) as other:
+            assert (await send(other, b"meanwhile")).code == 0
+        assert memory.by_kind()["responses"] <= 2 * size
+        transport.resume_reading()
+        for _ in range(20):
+            assert len((await slow.next()).body) == size
+        await until(lambda: memory.total == 0)
+
+
+@pytest.mark.parametrize("is_oneway", [False, True])
+async def test_requests_that_wait_for_their_turn_are_bounded(is_oneway: bool) -> None:
+    """Each waiting request took 4 KB that no limit counted; those without a response had none at all."""
+    async with serving(maxConnectionBytes=2 * MIB) as broker, AsyncExitStack() as stack:
+        good = await stack.enter_async_context(await RawClient.open(broker.address))
+        greedy = await stack.enter_async_context(hostile(broker.address))
+        stop = asyncio.Event()
+
+        def until_stopped() -> Generator[None, None, bytes]:
+            while not stop.is_set():
+                yield
+            return b"table"
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ConsumerOffsets, "encode_in_slices", lambda *_, **__: until_stopped())
+            request = Command.request(RequestCode.GET_ALL_CONSUMER_OFFSET)
+            request.flag = FLAG_ONEWAY if is_oneway else 0
+            frame = encode_command(request)
+            memory, sent = memory_of(broker), 0
+            while not memory.refusals:
+                before = memory.total
+                greedy.writer.write(frame)
+                sent += 1
+                while memory.total == before and not memory.refusals:  # noqa: ASYNC110 - one by one
+                    await asyncio.sleep(0)
+            assert MIB < figures(broker)["requests"] <= 2 * MIB
+            assert (await send(good, b"meanwhile")).code == 0
+            stop.set()
+            await until(lambda: figures(broker)["requests"] == 0)
+            if not is_oneway:
+                codes = Counter([(await greedy.next()).code for _ in range(sent)])
+                assert codes == {ResponseCode.SUCCESS: sent - 1, ResponseCode.SYSTEM_BUSY: 1}
 
 
 async def test_no_table_is_built_for_clients_that_have_gone() -> None:

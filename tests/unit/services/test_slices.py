@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from collections.abc import Callable, Generator, Iterator
 
 import pytest
@@ -189,6 +190,30 @@ async def test_a_client_that_does_not_read_has_no_turn() -> None:
     assert await asyncio.gather(*waiting) == [1, 2, 4]
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_a_client_has_its_next_turn_when_its_response_is_written(is_shared: bool) -> None:
+    """Hundreds of responses would be made, or found, before the first shows that the client does not read."""
+    slices, count, slow = Slices(Tasks("the test"), Clock()), Counting(), Connection()
+    shared = SharedWork(slices, lambda: count.work(2))
+    received: list[int] = []
+
+    async def request() -> None:
+        received.append(await (shared.result(slow) if is_shared else slices.run(count.work(2), slow)))
+        slow.is_writable = False
+
+    async with asyncio.TaskGroup() as waiting:
+        for _ in range(20):
+            waiting.create_task(request())
+        for number in range(1, 21):
+            while slow.is_writable:  # noqa: ASYNC110 - a few iterations
+                await asyncio.sleep(0)
+            assert await slices.run(count.work(3), Connection()) == 3
+            assert received == [2] * number
+            slow.read()
+    # The first request begins a run at once; those after it share the second run.
+    assert count.begun == 20 + (2 if is_shared else 20)
+
+
 async def test_an_error_is_that_of_its_request() -> None:
     """One bad request would stop those after it."""
     slices, count = Slices(Tasks("the test"), Clock()), Counting()
@@ -246,6 +271,36 @@ async def test_a_shared_run_ends_with_the_last_client() -> None:
             await one
     assert await shared.result(Connection()) == 2
     assert count.begun == 2
+
+
+async def test_another_request_begins_a_shared_run_that_failed() -> None:
+    """All later requests would get nothing, or an error that is over."""
+    slices, count = Slices(Tasks("the test"), Clock()), Counting()
+    errors = iter([RocketError("broken"), None])
+    shared = SharedWork(slices, lambda: count.work(100, next(errors)))
+    first = asyncio.ensure_future(shared.result(Connection()))
+    await until_running(count)
+    later = [asyncio.ensure_future(shared.result(Connection())) for _ in range(3)]
+    with pytest.raises(RocketError, match="broken"):
+        await first
+    assert await asyncio.gather(*later) == [100] * 3
+    assert count.begun == 2
+
+
+async def test_a_shared_result_is_dropped_with_its_last_request() -> None:
+    """A table of many MB would stay in memory."""
+    slices = Slices(Tasks("the test"), Clock())
+
+    class Table:
+        """A result."""
+
+    def table() -> Generator[None, None, Table]:
+        yield
+        return Table()
+
+    shared = SharedWork(slices, table)
+    made = weakref.ref(await shared.result(Connection()))
+    await until(lambda: made() is None)
 
 
 async def test_no_work_runs_after_close() -> None:
