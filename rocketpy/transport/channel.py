@@ -245,6 +245,10 @@ class Channel(StreamProtocol):
         """
         self._unanswered -= 1
 
+    def include_in_unanswered(self) -> None:
+        """Count an excluded request again; its response is then sent with `reply`."""
+        self._unanswered += 1
+
     def reply_held(self, response: Command | bytes) -> None:
         """Send the response to an excluded request; dropped when closed."""
         for part in self._parts(response):

@@ -374,13 +374,13 @@ class Broker:
             self._access.connect(
                 BrokerLookups(store, consumers.clients, config.cluster_name, send.end_of_buffer)
             )
-        self._endpoint.serve(handlers, send=send, closed=consumers.closed)
+        self._endpoint.serve(handlers, send=send, closed=(*consumers.closed, self.delivery.channel_closed))
         self._is_serving = True
 
     def _arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
         """See `ArrivalListener`."""
         self.consumers.arrived(topic, queue_id, next_offset)
-        self.delivery.arrived(topic)
+        self.delivery.arrived(topic, queue_id)
 
     def _is_flush_pending(self) -> bool:
         """Whether sends wait for a flush."""

@@ -87,14 +87,14 @@ class ConsumerServices:
         self.puts = PutCounts(store)
         self.booted_ms = system_clock()
         self._days = DayTotals()
-        self._slices = Slices(tasks, _now_ms)
+        self.slices = Slices(tasks, _now_ms)
         self._calls = ClientCallHandler(
-            store, topics, self.clients, self.offsets, slices=self._slices, broker_name=config.name
+            store, topics, self.clients, self.offsets, slices=self.slices, broker_name=config.name
         )
         self._moved: dict[tuple[str, str, int], OffsetMovedEvent] = {}
         self._periodic: list[PeriodicCall] = []
         self._host = bytes(8)
-        expressions = ExpressionPolicy(config.consume, self._slices)
+        expressions = ExpressionPolicy(config.consume, self.slices)
         self.pull_checks = PullChecks(store, topics, self.groups, self.clients, expressions, config)
         self._client_handler = ClientHandler(
             self.clients,
@@ -103,7 +103,7 @@ class ConsumerServices:
             self.locks,
             expressions,
             config.consume,
-            slices=self._slices,
+            slices=self.slices,
             now_ms=_now_ms,
             owner=attrgetter("remote_host") if access is None else access.account_of,
             features=(
@@ -119,7 +119,7 @@ class ConsumerServices:
             config.consume,
             holds=self.holds,
             stats=self.stats,
-            slices=self._slices,
+            slices=self.slices,
             now_ms=_now_ms,
             owner=self._owner_of,
             on_offset_moved=self._note_moved_offset,
@@ -133,11 +133,11 @@ class ConsumerServices:
         return (
             self._pull_handler,
             self._client_handler,
-            OffsetHandler(self._store, self.offsets, self.clients, self._topics, self._slices),
+            OffsetHandler(self._store, self.offsets, self.clients, self._topics, self.slices),
             QueryHandler(
                 self._store,
                 self.clients.subscription,
-                slices=self._slices,
+                slices=self.slices,
                 may_read=self._may_read,
                 topics=self._topics,
             ),
@@ -150,7 +150,7 @@ class ConsumerServices:
                 self.stats,
                 broker_name=self._config.name,
                 address=address,
-                slices=self._slices,
+                slices=self.slices,
                 now_ms=_now_ms,
                 sampling=self._sampling,
             ),
@@ -206,7 +206,7 @@ class ConsumerServices:
     def end_slices(self) -> None:
         """End all work that reads the store in slices, and start none for new messages."""
         self._store.set_arrival_listener(None)
-        self._slices.close()
+        self.slices.close()
 
     def runtime_info(self) -> dict[str, str]:
         """Return the runtime information for operators."""
@@ -238,7 +238,7 @@ class ConsumerServices:
         await self._client_handler.drop_expired_locks()
 
     def _sample(self) -> asyncio.Future[None]:
-        return self._slices.run_upkeep(self._sampling())
+        return self.slices.run_upkeep(self._sampling())
 
     def _sampling(self) -> Generator[None, None, None]:
         yield from self.stats.sampling(_now_ms(), self.puts)

@@ -12,10 +12,14 @@ from typing import cast
 from rocketpy.errors import StoreError
 from rocketpy.protocol.bodies import PERM_READ, PERM_WRITE
 from rocketpy.protocol.message.record import Record
+from rocketpy.runtime.tasks import PeriodicCall
 from rocketpy.transport import Channel
 from rocketpy_broker.broker.consumer_services import BrokerContext, ConsumerServices
 from rocketpy_broker.handlers.pop.ack import AckHandler
+from rocketpy_broker.handlers.pop.peek import PeekHandler
+from rocketpy_broker.handlers.pop.polling import PollingHandler
 from rocketpy_broker.handlers.pop.pop import PopHandler
+from rocketpy_broker.handlers.pull.long_polling import HoldTable
 from rocketpy_broker.handlers.send.recall import RecallHandler
 from rocketpy_broker.handlers.send.reply import ReplyHandler
 from rocketpy_broker.handlers.send.response import ParkResponses, SendResponses
@@ -33,6 +37,8 @@ from rocketpy_broker.services.timers.scheduler import TimerService
 from rocketpy_broker.services.transactions.transaction_check import TransactionChecker
 from rocketpy_broker.services.transactions.transactions import TransactionService
 from rocketpy_broker.store.busy import Reason
+
+_SWEEP_S = 0.1
 
 
 class DeliveryServices:
@@ -77,6 +83,8 @@ class DeliveryServices:
             find_group=consumers.groups.find,
             timers_late_ms=lambda: self.timers.late_ms,
         )
+        self._polling: PollingHandler | None = None
+        self._sweeping: PeriodicCall | None = None
         self._checker: TransactionChecker | None = None
         self._transactions: TransactionService | None = None
 
@@ -166,9 +174,27 @@ class DeliveryServices:
             now_ms=lambda: asyncio.get_running_loop().time() * 1000,
         )
         acks = AckHandler(store, self._topics, self.pop, send, config)
+        self._polling = polling = PollingHandler(
+            pops,
+            config.pop,
+            holds=HoldTable(_count_held, lambda: config.pop.held_per_queue_max),
+            tasks=self._tasks,
+            slices=self._consumers.slices,
+            now_ms=pops.now_ms,
+            write=send.end_of_buffer,
+            still_allowed=None if self._access is None else self._access.deny_if_revoked,
+        )
+        self._driver.polled_topics = polling.topics
+        self._sweeping = self._tasks.every(_SWEEP_S, polling.sweep, "sweep of held pops")
         ends = TransactionHandler(transactions, send)
         recall = RecallHandler(store, config, send)
-        return send, (send, send_back, reply, ends, recall, *((pops, acks) if self._has_timers else ()))
+        of_pops = (polling, PeekHandler(pops, store), acks) if self._has_timers else ()
+        return send, (send, send_back, reply, ends, recall, *of_pops)
+
+    def channel_closed(self, channel: Channel) -> None:
+        """Drop the held pops of a closed channel."""
+        if self._polling is not None:
+            self._polling.channel_closed(channel)
 
     def _make_topic(self, name: str) -> None:
         if self._topics.get(name) is None:
@@ -194,8 +220,10 @@ class DeliveryServices:
         if self._transactions is not None:
             self._transactions.load()
 
-    def arrived(self, topic: str) -> None:
-        """Note that a queue of a topic has new messages."""
+    def arrived(self, topic: str, queue_id: int) -> None:
+        """Note that a queue has new messages."""
+        if self._polling is not None:
+            self._polling.arrived(topic, queue_id)
         if topic == TIMER_TOPIC:
             self.timers.arrived()
         elif topic == self.pop.revive_topic:
@@ -203,6 +231,8 @@ class DeliveryServices:
 
     async def close(self) -> None:
         """Stop, save the progress, and close files."""
+        if self._sweeping is not None:
+            self._sweeping.stop()
         await self.stop()
         if self._has_timers:
             await self.timers.close()
@@ -231,3 +261,7 @@ class DeliveryServices:
             return channels
         wanted = rights_to_end_transaction(half)
         return [channel for channel in channels if self._access.permits(channel, wanted)]
+
+
+def _count_held(channel: Channel, size: int) -> bool:
+    return channel.memory.add("pulls", size)

@@ -388,6 +388,11 @@ class PopConfig(CheckedSettings):
     in_flight_max: int = setting("maxPopCheckPoints", 1_000_000, limits=(1, 100_000_000), change=LIVE)
     """Limit of pops with messages in flight, about 1 kB of memory each (not in RocketMQ). Further pops are
     rejected."""
+    held_per_queue_max: int = setting("popPollingSize", 10_000, limits=(1, 10_000_000), change=LIVE)
+    """Number of pops of a group for one topic, or for one queue, that wait for messages. RocketMQ: 1024; a
+    larger group would ask in a loop."""
+    held_max: int = setting("maxPopPollingSize", 100_000, limits=(1, 10_000_000), change=LIVE)
+    """Number of all pops that wait for messages."""
     save_interval_ms: int = setting(None, 1000, limits=(1, _HOUR_MS))
     """How often the offsets of pops are committed (not in RocketMQ)."""
 

@@ -1,4 +1,4 @@
-"""POP_MESSAGE: takes messages of a topic for one consumer, and hides them from the others for a while.
+"""Takes messages of a topic for one consumer, and hides them from the others for a while.
 
 Each queue that gives messages gets a check point in the revive topic, and the response leaves once it is
 written. Source: PopMessageProcessor of RocketMQ 5.3.3. Differs: an expired or unreadable part of a queue is
@@ -8,14 +8,14 @@ skipped without a message for the group; both kinds of retry topics are read.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from rocketpy.errors import RocketError, StoreError
-from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.headers import (
     INIT_AT_MIN,
     POP_MAX_MESSAGES,
@@ -35,7 +35,7 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.filter import MessageFilter
-from rocketpy_broker.handlers.base import Rejected, error_response, handles, topic_not_found
+from rocketpy_broker.handlers.base import Rejected, error_response, topic_not_found
 from rocketpy_broker.handlers.pull.pull_checks import PullChecks
 from rocketpy_broker.handlers.send.send import SendHandler
 from rocketpy_broker.handlers.slave import is_slave
@@ -69,6 +69,15 @@ _MOVED: Final = frozenset(
 """Statuses of reads whose offset is outside the queue."""
 
 
+class PopNames(Protocol):
+    """The header of a request for messages of a topic."""
+
+    topic: str
+    consumer_group: str
+    queue_id: int
+    """`ANY_QUEUE`, or one queue."""
+
+
 class Pop(NamedTuple):
     """One admitted pop."""
 
@@ -87,6 +96,8 @@ class Taken:
     count: int = 0
     rest: int = 0
     """Number of messages that are left in the queues."""
+    is_unfinished: bool = False
+    """Whether its filter has skipped messages, but has not seen all of them."""
     start_offsets: dict[QueueKey, int] = field(default_factory=dict)
     message_offsets: dict[QueueKey, list[int]] = field(default_factory=dict)
 
@@ -108,37 +119,16 @@ class PopHandler:
     """A monotonic clock."""
     clock: Clock = system_clock
 
-    @handles(RequestCode.POP_MESSAGE)
-    def pop(self, channel: Channel, request: Command) -> Command | None:
-        """Handle POP_MESSAGE."""
-        pop = self.admit(channel, request)
-        taken = self.take(pop)
-        if not taken.count:
-            return self.response(pop, taken, ResponseCode.POLLING_TIMEOUT)
-        self.deliver(channel, pop, taken)
-        return None
-
     def admit(self, channel: Channel, request: Command) -> Pop:
         """Check a pop. Raises Rejected, ChangePending."""
         header = request.header_as(PopMessageRequestHeader)
-        check_ready(self.store, self.service)
-        if not 0 < header.max_msg_nums <= POP_MAX_MESSAGES:
-            text = f"a pop of {header.max_msg_nums} messages; 1 to {POP_MAX_MESSAGES} are allowed"
-            raise Rejected(ResponseCode.INVALID_PARAMETER, text)
+        self.check(channel, header)
+        check_count(header.max_msg_nums)
         if not 0 < header.invisible_time <= INVISIBLE_MS_MAX:
             text = f"an invisible time of {header.invisible_time} ms; 1 to {INVISIBLE_MS_MAX} are allowed"
             raise Rejected(ResponseCode.INVALID_PARAMETER, text)
         if header.order:
             raise Rejected(ResponseCode.SYSTEM_ERROR, "this broker does not support pops in order yet")
-        topic = self.checks.check_names(header.consumer_group, header.topic)
-        if topic is None:
-            raise topic_not_found(header.topic)
-        if header.queue_id >= topic.read_queue_nums:
-            text = (
-                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
-                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{channel.remote_address}]"
-            )
-            raise Rejected(ResponseCode.INVALID_PARAMETER, text)
         longest = TopicKind.RETRY_V1.topic(header.topic, header.consumer_group)
         if len(longest) > MAX_TOPIC_BYTES:
             text = (
@@ -155,6 +145,19 @@ class PopHandler:
         )
         return Pop(request, header, wanted)
 
+    def check(self, channel: Channel, header: PopNames) -> None:
+        """Raise Rejected if a group may not pop from a topic now."""
+        check_ready(self.store, self.service)
+        topic = self.checks.check_names(header.consumer_group, header.topic)
+        if topic is None:
+            raise topic_not_found(header.topic)
+        if header.queue_id >= topic.read_queue_nums:
+            text = (
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{channel.remote_address}]"
+            )
+            raise Rejected(ResponseCode.INVALID_PARAMETER, text)
+
     # -- taking -------------------------------------------------------------------------------
 
     def take(self, pop: Pop) -> Taken:
@@ -164,7 +167,7 @@ class PopHandler:
         """
         header, points = pop.header, self.service.points
         taken = Taken(self.clock(), points.next_queue())
-        for topic, kind, queue_id in self._queues(header):
+        for topic, kind, queue_id in self.queues(header):
             try:
                 self._take_from(pop, taken, topic, kind, queue_id)
             except RocketError:
@@ -173,7 +176,7 @@ class PopHandler:
                 break
         return taken
 
-    def _queues(self, header: PopMessageRequestHeader) -> Iterator[tuple[str, TopicKind, int]]:
+    def queues(self, header: PopNames) -> Iterator[tuple[str, TopicKind, int]]:
         """Yield the queues to look into, from a random one on. Some pops look for retries first."""
         draw = random.randrange(100)
         retries = self._queues_of(header, self._retry_kind(header), draw)
@@ -186,7 +189,7 @@ class PopHandler:
         if draw >= self.config.pop.retry_share:
             yield from retries
 
-    def _retry_kind(self, header: PopMessageRequestHeader) -> TopicKind:
+    def _retry_kind(self, header: PopNames) -> TopicKind:
         """Return which retry topic to look into: of two, any, as a response has messages of only one."""
         kinds = [
             kind
@@ -196,13 +199,33 @@ class PopHandler:
         return random.choice(kinds) if kinds else TopicKind.RETRY_V1
 
     def _queues_of(
-        self, header: PopMessageRequestHeader, kind: TopicKind, draw: int
+        self, header: PopNames, kind: TopicKind, draw: int
     ) -> Iterator[tuple[str, TopicKind, int]]:
         name = kind.topic(header.topic, header.consumer_group)
         topic = self.topics.get(name)
         count = 0 if topic is None else topic.read_queue_nums
         for number in range(count):
             yield name, kind, (draw + number) % count
+
+    def next_offset(self, header: PopNames, topic: str, queue_id: int) -> int:
+        """Return the offset from which a group would pop a queue."""
+        offset = self.service.points.next_offset(topic, header.consumer_group, queue_id)
+        return self.store.min_offset_in_queue(topic, queue_id) if offset is None else offset
+
+    def rest(self, header: PopNames) -> int:
+        """Return the number of messages that a group can pop."""
+        rest = 0
+        for kind in TopicKind:
+            name = kind.topic(header.topic, header.consumer_group)
+            if kind is TopicKind.NORMAL and header.queue_id >= 0:
+                queue_ids: Iterable[int] = (header.queue_id,)
+            else:
+                topic = self.topics.get(name)
+                queue_ids = range(0 if topic is None else topic.read_queue_nums)
+            for queue_id in queue_ids:
+                end = self.store.max_offset_in_queue(name, queue_id)
+                rest += max(end - self.next_offset(header, name, queue_id), 0)
+        return rest
 
     def _take_from(self, pop: Pop, taken: Taken, topic: str, kind: TopicKind, queue_id: int) -> None:
         header, points = pop.header, self.service.points
@@ -226,6 +249,7 @@ class PopHandler:
         if result.next_begin_offset > begin:
             points.popped(topic, group, queue_id, result.next_begin_offset)
             self.service.changed()
+            taken.is_unfinished |= result.next_begin_offset < result.max_offset
         taken.rest += max(result.max_offset - result.next_begin_offset, 0)
 
     def _first_offset(
@@ -327,6 +351,13 @@ class PopHandler:
             msg_offset_info=encode_message_offsets(taken.message_offsets),
         )
         return pop.command.reply(code, remark=status.name, header=header, body=b"".join(taken.bodies))
+
+
+def check_count(count: int) -> None:
+    """Raise Rejected for a wrong number of messages."""
+    if not 0 < count <= POP_MAX_MESSAGES:
+        text = f"a pop of {count} messages; 1 to {POP_MAX_MESSAGES} are allowed"
+        raise Rejected(ResponseCode.INVALID_PARAMETER, text)
 
 
 def check_ready(store: MessageStore, service: PopService) -> None:

@@ -77,7 +77,7 @@ _OFFSET_IN_QUEUE: Final = frozenset(
 _FILTER_MS: Final = 2
 """Time limit of the filter in one pull; no other client is served meanwhile. An ordinary filter takes less
 for all messages of a pull. Not in RocketMQ."""
-_SUSPEND_MS_MAX: Final = 120_000
+SUSPEND_MS_MAX: Final = 120_000
 """Longest hold of a pull, even if the consumer requests a longer one. Not in RocketMQ."""
 
 
@@ -208,7 +208,7 @@ class PullHandler:
             return False
         wait_ms = self.config.short_polling_ms
         if self.config.long_polling and code == ResponseCode.PULL_NOT_FOUND:
-            wait_ms = min(header.suspend_timeout_millis, _SUSPEND_MS_MAX)
+            wait_ms = min(header.suspend_timeout_millis, SUSPEND_MS_MAX)
         queue = header.topic, header.queue_id
         held: HeldRequest[Queue] = HeldRequest(
             channel,

@@ -112,6 +112,8 @@ class StoreDriver:
         """Number of waiting records that were checked against `polled_queues`."""
         self.polled_queues: Collection[tuple[str, int]] = ()
         """(topic, queue id) of the queues with long-polling consumers. Its owner updates it."""
+        self.polled_topics: Collection[str] = ()
+        """The topics for which consumers wait without naming a queue. Its owner updates it."""
         self.on_written: Callable[[], None] | None = None
         """Called after each write, before the messages are dispatched."""
         self.wait_for_commit: Callable[[], Awaitable[None]] | None = None
@@ -224,7 +226,7 @@ class StoreDriver:
         if dispatcher.is_stuck:
             if self._dispatch_handle is None:
                 self._dispatch_handle = self.tasks.call_later(_RETRY_S, self._dispatch)
-        elif dispatcher.waiting > _DISPATCH_WAITING_MAX or (self.polled_queues and self._is_polled()):
+        elif dispatcher.waiting > _DISPATCH_WAITING_MAX or self._is_polled():
             self._dispatches_next_turn = True
             if self._dispatch_handle is not None:
                 self._dispatch_handle.cancel()
@@ -234,11 +236,13 @@ class StoreDriver:
 
     def _is_polled(self) -> bool:
         """Whether a record since the last check is for a queue with long-polling consumers."""
+        polled, topics = self.polled_queues, self.polled_topics
+        if not polled and not topics:
+            return False
         unchecked = self.store.dispatcher.waiting_since(self._checked_for_polls)
         self._checked_for_polls += len(unchecked)
-        polled = self.polled_queues
         cursors = {cursor for piece in unchecked for cursor in piece.queues}
-        return any((cursor.topic, cursor.queue_id) in polled for cursor in cursors)
+        return any((cursor.topic, cursor.queue_id) in polled or cursor.topic in topics for cursor in cursors)
 
     def _dispatch(self) -> None:
         self._dispatch_handle = None

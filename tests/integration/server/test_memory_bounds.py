@@ -278,7 +278,7 @@ async def test_no_table_is_built_for_clients_that_have_gone() -> None:
             async with hostile(broker.address) as gone:
                 handler = OffsetHandler(
                     broker.store, broker.consumers.offsets, broker.consumers.clients, broker.topics,
-                    broker.consumers._slices,
+                    broker.consumers.slices,
                 )  # fmt: skip
                 patch.setitem(
                     broker._endpoint._handlers,

@@ -1,0 +1,321 @@
+"""Pops that wait for messages: who gets a new message, when they time out, and what others notice of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import (
+    INIT_AT_MIN,
+    NotificationRequestHeader,
+    NotificationResponseHeader,
+    PeekMessageRequestHeader,
+    PollingInfoRequestHeader,
+    PollingInfoResponseHeader,
+    PopMessageRequestHeader,
+    PopMessageResponseHeader,
+)
+from rocketpy.protocol.message.record import decode_all
+from rocketpy.protocol.remoting.command import Command, encode_command
+from rocketpy_broker import Broker, EmbeddedCluster
+from tests.integration.broker.test_deferred import send_header
+from tests.integration.broker.test_pop import ack, change, pop, pop_response, popped
+from tests.integration.raw_client import RawClient, new_topic
+from tests.integration.small import SMALL
+from tests.waiting import until
+
+WAIT_MS = 60_000
+
+
+class Workers:
+    """Consumers of group g that pop from topic T, each with its own connection."""
+
+    def __init__(self, broker: Broker, stack: AsyncExitStack) -> None:
+        self.broker, self._stack = broker, stack
+
+    async def connect(self) -> RawClient:
+        """A new connection."""
+        return await self._stack.enter_async_context(await RawClient.open(self.broker.address))
+
+    async def wait(self, *, held: int = 1, **fields: Any) -> tuple[RawClient, asyncio.Task[Command]]:
+        """Pop with a new connection, and wait until `held` pops are held."""
+        client = await self.connect()
+        task = asyncio.create_task(pop_response(client, **{"poll_time": WAIT_MS, "count": 1} | fields))
+        await until(lambda: len(self.holds) >= held)
+        return client, task
+
+    @property
+    def holds(self) -> Any:
+        """The table of held pops."""
+        polling = self.broker.delivery._polling
+        assert polling is not None
+        return polling.holds
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    """A broker with topic T of 4 queues, where groups may filter by SQL92."""
+    async with EmbeddedCluster(settings={**SMALL, "enablePropertyFilter": "true"}) as cluster:
+        async with await RawClient.open(cluster.brokers[0].address) as client:
+            await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, new_topic("T", 4))
+        yield cluster.brokers[0]
+
+
+@pytest.fixture
+async def workers(broker: Broker) -> AsyncIterator[Workers]:
+    """Connections, which are closed at the end."""
+    async with AsyncExitStack() as stack:
+        yield Workers(broker, stack)
+
+
+def text_of(properties: dict[str, str]) -> str:
+    """Properties as the text of a request."""
+    return "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+
+
+async def send(client: RawClient, body: str, queue_id: int = 0, **properties: str) -> None:
+    """Send one message."""
+    header = send_header(text_of(properties), queue_id=queue_id)
+    response = await client.call(RequestCode.SEND_MESSAGE_V2, header, body.encode())
+    assert response.code == ResponseCode.SUCCESS, response.remark
+
+
+async def bodies(*tasks: asyncio.Task[Command]) -> list[list[str]]:
+    """The bodies in the response to each pop."""
+    return [[message.body for message in popped(await task, "T")] for task in tasks]
+
+
+async def test_a_held_pop_gets_the_next_message(workers: Workers) -> None:
+    """A worker would wait until its pop times out, though there is work."""
+    _, everywhere = await workers.wait()
+    client = await workers.connect()
+    await send(client, "one")
+    assert await bodies(everywhere) == [["one"]]
+    _, queue = await workers.wait(queue_id=2)
+    await send(client, "elsewhere", queue_id=1)
+    await send(client, "here", queue_id=2)
+    assert await bodies(queue) == [["here"]]
+    assert len(workers.holds) == 0
+
+
+async def test_messages_go_to_the_workers_in_the_order_in_which_they_came(workers: Workers) -> None:
+    """One worker would get all messages while others wait."""
+    waiting = [(await workers.wait(held=number + 1))[1] for number in range(4)]
+    client = await workers.connect()
+    for number in range(4):
+        await send(client, f"{number}", queue_id=number)
+        await waiting[number]
+    assert await bodies(*waiting) == [["0"], ["1"], ["2"], ["3"]]
+
+
+async def test_several_messages_wake_several_workers(workers: Workers) -> None:
+    """Messages of one batch would wait until further messages arrive."""
+    waiting = [(await workers.wait(held=number + 1))[1] for number in range(3)]
+    client = await workers.connect()
+    requests = [
+        Command.request(RequestCode.SEND_MESSAGE_V2, send_header("", queue_id=0), b"%d" % number)
+        for number in range(3)
+    ]
+    client.writer.write(b"".join(map(encode_command, requests)))
+    assert sorted(body for found in await bodies(*waiting) for body in found) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("fields", [{"exp": "red", "exp_type": "TAG"}, {"exp": "a > 1", "exp_type": "SQL92"}])
+async def test_a_filter_leaves_messages_out(workers: Workers, fields: dict[str, Any]) -> None:
+    """A pop that waits for a tag would return without messages, or never."""
+    client, waiting = await workers.wait(**fields)
+    sender = await workers.connect()
+    for _ in range(5):
+        await send(sender, "blue", TAGS="blue", a="1")
+    await send(sender, "red", TAGS="red", a="2")
+    assert await bodies(waiting) == [["red"]]
+    assert await pop(client) == []
+
+
+async def test_workers_with_another_filter_are_woken_too(workers: Workers) -> None:
+    """A pop would keep those of other filters waiting, since messages are not for it."""
+    _, blue = await workers.wait(exp="blue", exp_type="TAG")
+    _, other = await workers.wait(held=2, consumer_group="h", exp="red", exp_type="TAG")
+    client = await workers.connect()
+    await send(client, "red", TAGS="red")
+    (found,) = popped(await other, "T", "h")
+    assert found.body == "red"
+    await send(client, "blue", TAGS="blue")
+    assert await bodies(blue) == [["blue"]]
+
+
+async def test_a_message_that_is_visible_again_wakes_a_worker(workers: Workers) -> None:
+    """A job whose worker has gone would wait for the next new job."""
+    client = await workers.connect()
+    await send(client, "job")
+    (message,) = await pop(client)
+    _, waiting = await workers.wait()
+    assert (await change(client, message, 1)).code == ResponseCode.SUCCESS
+    (again,) = popped(await waiting, "T")
+    assert (again.body, again.record.reconsume_times) == ("job", 1)
+    assert (await ack(client, again)).code == ResponseCode.SUCCESS
+
+
+async def test_a_pop_times_out(workers: Workers) -> None:
+    """A consumer would wait until its request times out, and report an error."""
+    client = await workers.connect()
+    response = await pop_response(client, poll_time=50)
+    assert response.code == ResponseCode.POLLING_TIMEOUT
+    assert popped(response, "T") == []
+    assert (await pop_response(client, poll_time=0)).code == ResponseCode.POLLING_TIMEOUT
+    assert len(workers.holds) == 0
+    assert not workers.holds.queues
+    assert not workers.broker._driver.polled_topics
+
+
+async def test_the_number_of_held_pops_is_limited(workers: Workers) -> None:
+    """Waiting workers would fill the memory."""
+    waiting = []
+    pops = workers.broker.config.pop
+    object.__setattr__(pops, "held_per_queue_max", 2)
+    waiting += [(await workers.wait(held=number + 1))[1] for number in range(2)]
+    client = await workers.connect()
+    assert (await pop_response(client, poll_time=WAIT_MS)).code == ResponseCode.POLLING_FULL
+    waiting.append((await workers.wait(held=3, queue_id=1))[1])
+    object.__setattr__(pops, "held_max", 3)
+    response = await pop_response(client, poll_time=WAIT_MS, consumer_group="h")
+    assert response.code == ResponseCode.POLLING_FULL
+    for task in waiting:
+        task.cancel()
+
+
+async def test_pops_of_closed_connections_are_dropped(workers: Workers) -> None:
+    """A message would go to a worker that has gone, and be hidden from the others for its time."""
+    client, waiting = await workers.wait()
+    waiting.cancel()
+    client.writer.close()
+    await until(lambda: not len(workers.holds))
+    other = await workers.connect()
+    await send(other, "one")
+    assert [message.body for message in await pop(other)] == ["one"]
+
+
+async def test_many_messages_reach_waiting_workers_once(workers: Workers) -> None:
+    """A worker would miss a message that arrives while it is served, or two would get the same."""
+    count = 200
+    seen: list[str] = []
+
+    async def work() -> None:
+        client = await workers.connect()
+        while len(seen) < count:
+            response = await pop_response(client, poll_time=1000, count=2)
+            if response.code == ResponseCode.SUCCESS:
+                for message in popped(response, "T"):
+                    seen.append(message.body)
+                    assert (await ack(client, message)).code == ResponseCode.SUCCESS
+
+    tasks = [asyncio.create_task(work()) for _ in range(8)]
+    client = await workers.connect()
+    for number in range(count):
+        await send(client, f"{number}", queue_id=number % 4)
+    await asyncio.gather(*tasks)
+    assert sorted(seen, key=int) == [f"{number}" for number in range(count)]
+
+
+def notification(**fields: Any) -> NotificationRequestHeader:
+    """A request to be notified of messages of topic T."""
+    values: dict[str, Any] = {
+        "consumer_group": "g", "topic": "T", "queue_id": -1, "poll_time": WAIT_MS, "born_time": 0,
+    }  # fmt: skip
+    return NotificationRequestHeader(**values | fields)
+
+
+async def test_a_notification_waits_for_messages_without_taking_them(workers: Workers) -> None:
+    """RocketMQ's proxy would not learn of new messages, or messages would be hidden without a consumer."""
+    client = await workers.connect()
+    waiting = asyncio.create_task(client.call(RequestCode.NOTIFICATION, notification()))
+    await until(lambda: len(workers.holds) == 1)
+    sender = await workers.connect()
+    await send(sender, "one")
+    response = await waiting
+    assert response.code == ResponseCode.SUCCESS
+    assert response.header_as(NotificationResponseHeader).has_msg
+    again = await client.call(RequestCode.NOTIFICATION, notification())
+    assert again.header_as(NotificationResponseHeader).has_msg
+    assert [message.body for message in await pop(sender)] == ["one"]
+    late = await client.call(RequestCode.NOTIFICATION, notification(poll_time=50))
+    assert late.header_as(NotificationResponseHeader) == NotificationResponseHeader(has_msg=False)
+    object.__setattr__(workers.broker.config.pop, "held_max", 0)
+    full = await client.call(RequestCode.NOTIFICATION, notification())
+    assert full.header_as(NotificationResponseHeader).polling_full
+
+
+async def test_held_pops_are_counted(workers: Workers) -> None:
+    """Operators could not see how many workers wait."""
+
+    async def count(queue_id: int) -> int:
+        header = PollingInfoRequestHeader(consumer_group="g", topic="T", queue_id=queue_id)
+        response = await client.call(RequestCode.POLLING_INFO, header)
+        return response.header_as(PollingInfoResponseHeader).polling_num
+
+    client = await workers.connect()
+    assert await count(-1) == 0
+    await workers.wait()
+    await workers.wait(held=2)
+    await workers.wait(held=3, queue_id=1)
+    assert (await count(-1), await count(1), await count(0)) == (2, 1, 0)
+
+
+async def test_a_peek_takes_nothing(workers: Workers) -> None:
+    """A look at messages would hide them from workers."""
+    client = await workers.connect()
+
+    def header(count: int) -> PeekMessageRequestHeader:
+        return PeekMessageRequestHeader(topic="T", queue_id=-1, max_msg_nums=count, consumer_group="g")
+
+    async def peek(count: int) -> tuple[int, list[str], int]:
+        response = await client.call(RequestCode.PEEK_MESSAGE, header(count))
+        found = sorted(record.body.decode() for record in decode_all(response.body))
+        return response.code, found, response.header_as(PopMessageResponseHeader).rest_num
+
+    assert await peek(32) == (ResponseCode.PULL_NOT_FOUND, [], 0)
+    for number in range(3):
+        await send(client, f"{number}", queue_id=number)
+    assert await peek(32) == (ResponseCode.SUCCESS, ["0", "1", "2"], 3)
+    code, found, rest = await peek(2)
+    assert (code, len(found), rest) == (ResponseCode.SUCCESS, 2, 3)
+    assert len(await pop(client)) == 3
+    assert await peek(32) == (ResponseCode.PULL_NOT_FOUND, [], 0)
+    refused = await client.call(RequestCode.PEEK_MESSAGE, header(0))
+    assert refused.code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_thousands_of_waiting_workers_do_not_delay_others(workers: Workers) -> None:
+    """One message, or the end of their wait, would block the broker until all of them are handled."""
+    clients, each = [await workers.connect() for _ in range(5)], 1000
+    for client in clients:
+        header = PopMessageRequestHeader(
+            consumer_group="g", topic="T", queue_id=-1, max_msg_nums=1, invisible_time=WAIT_MS,
+            poll_time=8000, born_time=0, init_mode=INIT_AT_MIN,
+        )  # fmt: skip
+        pops = [Command.request(RequestCode.POP_MESSAGE, header) for _ in range(each)]
+        client.writer.write(b"".join(map(encode_command, pops)))
+    await until(lambda: len(workers.holds) == 5 * each)
+    other = await workers.connect()
+    await send(other, "one")
+    first = await asyncio.wait_for(clients[0].next(), 60)
+    assert [message.body for message in popped(first, "T")] == ["one"]
+    assert len(workers.holds) == 5 * each - 1
+    served = 0
+
+    async def wait(client: RawClient, count: int) -> None:
+        codes = [(await client.next()).code for _ in range(count)]
+        assert codes == [ResponseCode.POLLING_TIMEOUT] * count
+
+    waiting = [asyncio.create_task(wait(client, each - (client is clients[0]))) for client in clients]
+    while not all(task.done() for task in waiting):
+        await pop(other, poll_time=0)
+        if 0 < len(workers.holds) < 5 * each - 1:
+            served += 1
+    await asyncio.gather(*waiting)
+    assert served >= 3
