@@ -254,7 +254,7 @@ class PollingHandler:
             rejection = error_response(pop.command, error)
         except InvariantError:
             raise
-        except Exception:
+        except Exception:  # a bug in one pop must not stop those behind it
             log.exception("a held pop of %s failed", pop.header.topic)
             rejection = error_response(pop.command, RocketError("internal error; see the server's log"))
         self._release(held)
