@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rocketpy.consumer import LitePullConsumer as LitePullConsumer
     from rocketpy.consumer import PullConsumer as PullConsumer
     from rocketpy.consumer import PushConsumer as PushConsumer
+    from rocketpy.consumer import SimpleConsumer as SimpleConsumer
     from rocketpy.consumer.allocation import AllocateAveragely as AllocateAveragely
     from rocketpy.consumer.allocation import AllocateByCircle as AllocateByCircle
     from rocketpy.consumer.allocation import AllocateByConfig as AllocateByConfig
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from rocketpy.consumer.config import LitePullConfig as LitePullConfig
     from rocketpy.consumer.config import MessageModel as MessageModel
     from rocketpy.consumer.config import PushConfig as PushConfig
+    from rocketpy.consumer.config import Sharing as Sharing
+    from rocketpy.consumer.config import SimpleConfig as SimpleConfig
     from rocketpy.consumer.fetch.subscription import Sql as Sql
     from rocketpy.consumer.outcomes import ConsumeResult as ConsumeResult
     from rocketpy.consumer.outcomes import Later as Later
@@ -107,7 +110,7 @@ _NAMES: "Final" = {
         "ProducerConfig",
         "RetryConfig",
     ),
-    "rocketpy.consumer": ("LitePullConsumer", "PullConsumer", "PushConsumer"),
+    "rocketpy.consumer": ("LitePullConsumer", "PullConsumer", "PushConsumer", "SimpleConsumer"),
     "rocketpy.consumer.allocation": (
         "AllocateAveragely",
         "AllocateByCircle",
@@ -117,7 +120,14 @@ _NAMES: "Final" = {
         "AllocateNearby",
         "AllocationStrategy",
     ),
-    "rocketpy.consumer.config": ("ConsumeFrom", "LitePullConfig", "MessageModel", "PushConfig"),
+    "rocketpy.consumer.config": (
+        "ConsumeFrom",
+        "LitePullConfig",
+        "MessageModel",
+        "PushConfig",
+        "Sharing",
+        "SimpleConfig",
+    ),
     "rocketpy.consumer.fetch.subscription": ("Sql",),
     "rocketpy.consumer.outcomes": ("ConsumeResult", "Later"),
     "rocketpy.consumer.typed_topic": ("TypedTopic",),

@@ -15,6 +15,8 @@ The tree::
       BrokerError           the peer responded with an error code
       BatchIncomplete       the first requests of a long batch were stored, a later one failed
       NotDurable            stored, but less durably than the broker is configured to
+      ReceiptExpired        the invisible time of a message is over, or it was handled before
+      AcksFailed            some of the messages that were acknowledged together failed
       BrokersFailed         some of the servers that an admin request was sent to failed
       StoreError
         RecordCorrupt  TornTail  DiskFull  FlushFailed  StoreLocked  StoreDamaged
@@ -331,6 +333,29 @@ class NotDurable(RocketError):
         super().__init__(f"{count} stored in {first.queue} with {first.status.name} instead of SEND_OK")
         self.results = results
         """The result of each message; for a batch also of those with SEND_OK."""
+
+
+class ReceiptExpired(RocketError):
+    """The receipt of a message is no longer valid: its invisible time is over, or it was handled before.
+
+    Another consumer of the group may have received the message.
+
+    What helps: receive with a longer `invisible` time, or call `extend` while the work takes long;
+    ``async for`` and `PushConsumer` extend it themselves. The work should be idempotent.
+    """
+
+
+class AcksFailed(RocketError):
+    """Some of the messages that were acknowledged together are not acknowledged; the others are.
+
+    What helps: see `failed` for the error of each message. Unless it is ReceiptExpired, acknowledge it again.
+    """
+
+    def __init__(self, failed: Sequence[tuple[Any, RocketError]], total: int) -> None:
+        texts = list(dict.fromkeys(str(error) for _, error in failed))
+        super().__init__(f"{len(failed)} of {total} messages are not acknowledged: {'; '.join(texts[:3])}")
+        self.failed: list[tuple[Any, RocketError]] = list(failed)
+        """Each message that failed, with its error."""
 
 
 class BrokersFailed(RocketError):

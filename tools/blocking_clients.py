@@ -26,6 +26,7 @@ CLIENTS: tuple[type, ...] = (
     rocketpy.PushConsumer,
     rocketpy.LitePullConsumer,
     rocketpy.PullConsumer,
+    rocketpy.SimpleConsumer,
     rocketpy.AdminClient,
 )
 ELSEWHERE = {
@@ -36,6 +37,7 @@ ELSEWHERE = {
     "Producer.transactions": "for wrappers, which need an event loop",
     "PushConsumer.running_properties": "for rocketpy itself",
     "LitePullConsumer.running_properties": "for rocketpy itself",
+    "SimpleConsumer.running_properties": "for rocketpy itself",
 }
 """Methods without a counterpart of this name, and what there is instead."""
 FUTURES = ("pull", "pull_records")

@@ -86,8 +86,16 @@ class PeerConnection:
     @property
     def has_timers(self) -> bool:
         """Whether the peer has timer messages: one of RocketMQ 5.x, or one that says so."""
+        return self._is_5_or_has(BrokerFeature.TIMER)
+
+    @property
+    def has_pop(self) -> bool:
+        """Whether the peer has message-level sharing (POP): one of RocketMQ 5.x, or one that says so."""
+        return self._is_5_or_has(BrokerFeature.POP)
+
+    def _is_5_or_has(self, feature: BrokerFeature) -> bool:
         is_5 = self.version is not None and self.version >= VERSION_5_0_0
-        return is_5 or BrokerFeature.TIMER in self.features
+        return is_5 or feature in self.features
 
     @property
     def is_open(self) -> bool:

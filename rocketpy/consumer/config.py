@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from numbers import Integral
 from pathlib import Path
+from typing import Final
 
 from rocketpy.config import MessageTraceConfig, check_number
 from rocketpy.consumer.allocation import AllocateAveragely, AllocationStrategy
@@ -38,6 +39,16 @@ class ConsumeFrom(Enum):
 
     With a broker of RocketMQ before 5.1.1, it may be an earlier message.
     """
+
+
+class Sharing(Enum):
+    """What the members of a group share. All members of a group must share the same."""
+
+    QUEUES = "QUEUES"
+    """Queues: each belongs to one member, which handles its messages. RocketMQ 4.x and 5.x."""
+    MESSAGES = "MESSAGES"
+    """Messages (POP): any member gets any message, so a group may have more members than queues. Needs
+    brokers of RocketMQ 5.x or of rocketpy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +198,44 @@ class LitePullConfig(MemberConfig):
         MemberConfig.__post_init__(self)
         check_number("poll_timeout_ms", self.poll_timeout_ms, 0)
         check_number("poll_batch_size", self.poll_batch_size, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimpleConfig(MemberConfig):
+    """Settings of a `SimpleConsumer`. Those about queues, pulls and offsets have no effect."""
+
+    max_reconsume_times: int = -1
+    """How often a message is delivered again before it goes to the dead-letter topic. -1: as the group's
+    configuration says (retryMaxTimes), usually 16."""
+    request_timeout_ms: int = 5000
+    """Timeout of a request, besides the time for which a broker may hold it."""
+    extend_ms: int = 60_000
+    """For ``async for``: how long a message is invisible to others. It is extended at half of this time."""
+
+    __getstate__ = get_fields
+    __setstate__ = set_fields
+
+    def __post_init__(self) -> None:
+        MemberConfig.__post_init__(self)
+        check_sharing(self)
+        check_number("max_reconsume_times", self.max_reconsume_times, -1)
+        check_number("request_timeout_ms", self.request_timeout_ms, 1)
+        check_number("extend_ms", self.extend_ms, 100, INVISIBLE_MAX_MS)
+
+
+INVISIBLE_MAX_MS: Final = 3 * 24 * 60 * 60 * 1000
+"""Longest invisible time of a message in ms: brokers time nothing that is later, by default."""
+
+
+def check_sharing(config: MemberConfig) -> None:
+    """Raise ConfigInvalid if settings contradict sharing by message."""
+    if config.model is not MessageModel.CLUSTERING:
+        raise ConfigInvalid(f"model is {config.model}; messages are shared with MessageModel.CLUSTERING only")
+    if config.consume_from is ConsumeFrom.TIMESTAMP:
+        raise ConfigInvalid(
+            "consume_from is ConsumeFrom.TIMESTAMP; a group that shares messages begins at the first or the "
+            "last one. `rocketpy group reset-offset` moves it to a time"
+        )
 
 
 def _check_choice(name: str, value: object, kind: type[Enum]) -> None:

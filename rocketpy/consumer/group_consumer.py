@@ -64,7 +64,7 @@ class GroupConsumer(ConsumerQueries):
     def _make_member(self, client: ClientInstance) -> GroupMember:
         raise NotImplementedError
 
-    def _make_consume_service(self, member: GroupMember) -> ConsumeService:
+    def _make_consume_service(self, member: GroupMember) -> ConsumeService | None:
         raise NotImplementedError
 
     def _is_in_handler(self) -> bool:

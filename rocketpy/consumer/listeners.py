@@ -112,7 +112,7 @@ class Observers:
     ) -> None:
         self.process: ProcessListeners = ProcessListeners(listeners, group, config or PushConfig())
         self.settle: ListenerFanout[SettleListener] = ListenerFanout("settle", logging.getLogger("rocketpy"))
-        self._receive: ListenerFanout[ReceiveListener] = ListenerFanout("receive", log)
+        self.receive: ListenerFanout[ReceiveListener] = ListenerFanout("receive", log)
         self._group = group
         self._choice = telemetry
         self._telemetry = DormantTelemetry(None, self._attach)
@@ -142,7 +142,7 @@ class Observers:
 
     def _attach(self, telemetry: Telemetry) -> None:
         namespace = self._client.config.namespace if self._client is not None else ""
-        self._receive.add(telemetry.receive_listener(namespace))
+        self.receive.add(telemetry.receive_listener(namespace))
         self.process.add(telemetry.process_listener(namespace))
         self.settle.add(telemetry.settle_listener(namespace))
 
@@ -162,9 +162,9 @@ class Observers:
         """Notify listeners of a pull that has ended. queue: with its namespace. started_ns: since 1970."""
         self._telemetry.check_if_due()
         client = self._client
-        if client is None or not self._receive.all:
+        if client is None or not self.receive.all:
             return
         address = client.routes.cached_address(queue.topic, queue.broker_name)
         shown = unwrap_queue(client.config.namespace, queue)
         event = ReceiveEvent(shown, self._group, client.client_id, started_ns, time.time_ns(), address, end)
-        self._receive.notify(lambda listener: listener.received(event))
+        self.receive.notify(lambda listener: listener.received(event))

@@ -419,6 +419,9 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
     _properties: dict[str, str] | None = None
     decode_error: RocketError | None = None
     """Why the message cannot be decoded, or None."""
+    receipt: str | None = None
+    """Names this delivery, if a `SimpleConsumer` or a consumer with `Sharing.MESSAGES` received it. None for
+    other consumers, and after it was acknowledged. An opaque text."""
 
     @property
     def _whole(self) -> Record:
@@ -564,6 +567,11 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
         return self._whole.reconsume_times
 
     @property
+    def delivery_attempt(self) -> int:
+        """Which delivery of the message this is: 1 for the first."""
+        return self.reconsume_times + 1
+
+    @property
     def prepared_transaction_offset(self) -> int:
         """The physical offset of the half message of a committed transactional message."""
         return self._whole.prepared_transaction_offset
@@ -585,7 +593,7 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
     def with_reconsume_times(self, times: int) -> MessageExt:
         """Return a copy with another number of retries, which an orderly consumer counts itself."""
         record = msgspec.structs.replace(self._whole, reconsume_times=times)
-        return MessageExt(record, self.queue, self.body, None, self.decode_error)
+        return MessageExt(record, self.queue, self.body, None, self.decode_error, self.receipt)
 
     def with_topic(self, topic: str) -> MessageExt:
         """Return a copy with another topic, such as the one without the namespace."""
@@ -593,7 +601,13 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
             return self
         queue = MessageQueue(topic, self.queue.broker_name, self.queue.queue_id)
         record = msgspec.structs.replace(self._whole, topic=topic)
-        return MessageExt(record, queue, self.body, None, self.decode_error)
+        return MessageExt(record, queue, self.body, None, self.decode_error, self.receipt)
 
     def __repr__(self) -> str:
         return f"MessageExt({self.queue}, offset={self.queue_offset}, <{len(self.body)} bytes>)"
+
+
+def receipt_from_broker(message: MessageExt) -> str | None:
+    """Return the receipt in the record of a message, which RocketMQ 5 adds to retried ones; None without."""
+    receipt = names.find(message._encoded_properties, names.POP_RECEIPT.encode())  # noqa: SLF001 - same module
+    return receipt.decode("utf-8", "replace") if receipt is not None else None

@@ -1,6 +1,6 @@
 """Blocking versions of the asyncio clients, for code without an event loop."""
 
-from rocketpy.sync.consumer import LitePullConsumer, PullConsumer, PushConsumer
+from rocketpy.sync.consumer import LitePullConsumer, PullConsumer, PushConsumer, SimpleConsumer
 from rocketpy.sync.producer import AdminClient, Producer, SyncCheck, SyncLocalTransaction
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "Producer",
     "PullConsumer",
     "PushConsumer",
+    "SimpleConsumer",
     "SyncCheck",
     "SyncLocalTransaction",
 ]

@@ -44,5 +44,12 @@ class LitePullConsumer(methods.LitePullConsumer):
             yield from messages
 
 
+class SimpleConsumer(methods.SimpleConsumer):
+    """`rocketpy.SimpleConsumer` for blocking code: ``for message in consumer``. Same arguments.
+
+    Several threads may receive at the same time.
+    """
+
+
 class PullConsumer(methods.PullConsumer):
     """`rocketpy.PullConsumer` for blocking code. Same arguments."""

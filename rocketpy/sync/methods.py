@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from datetime import timedelta
 from typing import Final, TypeVar, Unpack
 
 from rocketpy.admin import (
@@ -34,11 +35,12 @@ from rocketpy.client.message_index import FOREVER_MS, QueryResult
 from rocketpy.client.routing.selectors import QueueSelector
 from rocketpy.client.topic_configs import Permission, TopicSettings
 from rocketpy.config import ClientConfig, ConsumerConfig, ProducerConfig
-from rocketpy.consumer import group_consumer, lite_pull, pull, push
-from rocketpy.consumer.config import LitePullConfig, PushConfig
+from rocketpy.consumer import group_consumer, lite_pull, pull, push, simple
+from rocketpy.consumer.config import LitePullConfig, PushConfig, SimpleConfig
 from rocketpy.consumer.fetch.consumer_api import PullResponse
 from rocketpy.consumer.fetch.subscription import ALL, Expression
 from rocketpy.consumer.outcomes import BatchHandler, Handler
+from rocketpy.consumer.simple import DEFAULT_INVISIBLE, DEFAULT_WAIT
 from rocketpy.errors import RocketError
 from rocketpy.hooks import ProcessListener, ReceiveListener, SendCheck, SendListener
 from rocketpy.message.encoded import EncodedBatch
@@ -422,6 +424,50 @@ class PullConsumer(ConsumerQueries[pull.PullConsumer], BoundToClient[pull.PullCo
     def commit(self, queue: MessageQueue, offset: int) -> None:
         """Commit the group's offset of a queue and wait for the response."""
         self._run(self._inner.commit(queue, offset))
+
+
+class SimpleConsumer(GroupConsumer[simple.SimpleConsumer]):
+    """The methods of `rocketpy.consumer.simple.SimpleConsumer`, which describes them in full."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        config: SimpleConfig | None = None,
+        client: ClientConfig | None = None,
+        listeners: Iterable[ReceiveListener] = (),
+        telemetry: TelemetryChoice = None,
+    ) -> None:
+        super().__init__(
+            simple.SimpleConsumer(
+                group, namesrv, config=config, client=client, listeners=listeners, telemetry=telemetry
+            )
+        )
+        self.group: Final = self._inner.group
+        self.config: Final = self._inner.config
+
+    def receive(
+        self, max_messages: int = 1, invisible: timedelta = DEFAULT_INVISIBLE, wait: timedelta = DEFAULT_WAIT
+    ) -> list[MessageExt]:
+        """Receive messages, and hide them from the other members of the group for a while."""
+        return self._run(self._inner.receive(max_messages, invisible, wait))
+
+    def ack(self, message: MessageExt) -> None:
+        """Acknowledge a message: no member gets it again."""
+        self._run(self._inner.ack(message))
+
+    def ack_many(self, messages: Iterable[MessageExt]) -> None:
+        """Acknowledge messages together, with one request for each broker."""
+        self._run(self._inner.ack_many(messages))
+
+    def extend(self, message: MessageExt, invisible: timedelta) -> None:
+        """Hide a message from other members for a time from now on, whether longer or shorter than before."""
+        self._run(self._inner.extend(message, invisible))
+
+    def release(self, message: MessageExt, delay: timedelta = timedelta(0)) -> None:
+        """Give a message back, so that any member can receive it."""
+        self._run(self._inner.release(message, delay))
 
 
 class Topics(BlockingPart[topics.Topics]):

@@ -10,6 +10,7 @@ import pytest
 
 from rocketpy import errors
 from rocketpy.errors import (
+    AcksFailed,
     BatchIncomplete,
     BrokerError,
     BrokersFailed,
@@ -40,6 +41,8 @@ def made(kind: type[RocketError]) -> RocketError:
         error = kind([stored])
     elif issubclass(kind, BrokersFailed):
         error = kind({"broker-a": RequestTimeout("too late")}, {"broker-b": None})
+    elif issubclass(kind, AcksFailed):
+        error = kind([("message", RequestTimeout("too late"))], 2)
     elif issubclass(kind, RecordCorrupt):
         error = kind(20, "its checksum is wrong")
     elif issubclass(kind, NotLeader):
@@ -56,6 +59,7 @@ def test_an_error_has_the_outcome_and_retry_that_its_class_documents(kind: type[
     arguments: dict[type[RocketError], tuple[object, ...]] = {
         BrokerError: (13, "no permission", "broker-a"),
         BrokersFailed: ({"broker-a": RequestTimeout("too late")}, {}),
+        AcksFailed: ([("message", RequestTimeout("too late"))], 2),
         NotDurable: (
             [SendResult(SendStatus.SLAVE_NOT_AVAILABLE, "id", "offset id", MessageQueue("T", "a", 1), 7)],
         ),

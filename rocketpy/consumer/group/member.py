@@ -146,7 +146,7 @@ class GroupMember:
 
     # -- start and close ----------------------------------------------------------------------
 
-    async def start(self, consume_service: ConsumeService, *, wait: bool) -> None:
+    async def start(self, consume_service: ConsumeService | None, *, wait: bool) -> None:
         """Join the group; without `wait`, in the background. Raises BrokerError for a rejected filter."""
         self.consume_service = consume_service
         if self.handles_retries:

@@ -259,8 +259,12 @@ class SendBack:
         reason: str | None,
     ) -> SendMessageRequestHeaderV2:
         properties = dict(message.properties)
-        # With them, the copy would be a half message, or a timer message.
-        for name in (names.PROPERTY_TRANSACTION_PREPARED, *names.TIMER_PROPERTIES):
+        # With them, the copy would be a half message, a popped one, or a timer message.
+        for name in (
+            names.PROPERTY_TRANSACTION_PREPARED,
+            names.POP_RECEIPT,
+            *names.TIMER_PROPERTIES,
+        ):
             properties.pop(name, None)
         properties.setdefault(names.PROPERTY_ORIGIN_MESSAGE_ID, message.message_id)
         properties[names.PROPERTY_RETRY_TOPIC] = wrap(self._client.config.namespace, message.topic)

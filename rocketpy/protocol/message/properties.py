@@ -67,6 +67,8 @@ TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 """Which message the record of a recall takes back."""
 START_DELIVER_TIME: Final = "__STARTDELIVERTIME"
+POP_RECEIPT: Final = "POP_CK"
+"""The receipt of a popped message. Brokers of RocketMQ 5 add it to the records of retried ones."""
 DEAD_LETTER_REASON: Final = "__DLQ_REASON"
 """Why a message is a dead letter; RocketMQ has no such property."""
 
@@ -99,7 +101,8 @@ def split_keys(text: str | None) -> tuple[str, ...]:
 RESERVED_BY_5: Final = frozenset(
     {
         "1ST_POP_TIME", "BORN_TIMESTAMP", "DLQ_ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC", "DUP_INFO",
-        "EXTEND_UNIQ_INFO", "INNER_BASE", "INNER_MULTI_QUEUE_OFFSET", "INNER_NUM", "POP_CK", "POP_CK_OFFSET",
+        "EXTEND_UNIQ_INFO", "INNER_BASE", "INNER_MULTI_QUEUE_OFFSET", "INNER_NUM", POP_RECEIPT,
+        "POP_CK_OFFSET",
         "PROPERTY_FORWARD_QUEUE_ID", "REDIRECT", "TIMER_DELAY_LEVEL", TIMER_DEL_UNIQKEY,
         "TIMER_DEQUEUE_MS", "TIMER_ENQUEUE_MS", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "__BORNHOST", "__CRC32#",
         "__RMQ.TRANSIENT.GROUP_SYS_FLAG", "__RMQ.TRANSIENT.TOPIC_SYS_FLAG", "__transactionId__",
