@@ -353,6 +353,7 @@ class Broker:
                 config,
                 offsets=consumers.offsets,
                 modes=consumers.modes,
+                order=consumers.order,
                 delay_offsets=self.delivery.delay.offsets,
                 timer_checkpoint=self.delivery.timers.checkpoint,
                 timer_metrics=self.delivery.timers.metrics,

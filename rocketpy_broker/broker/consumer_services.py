@@ -34,6 +34,7 @@ from rocketpy_broker.services.metadata.locks import QueueLocks
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.request_modes import RequestModeTable
 from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.services.pop.order import PopOrder
 from rocketpy_broker.services.runtime_info import DayTotals, runtime_info
 from rocketpy_broker.services.slices import Slices
 from rocketpy_broker.services.stats import SAMPLE_MS, BrokerStats, PutCounts
@@ -79,6 +80,7 @@ class ConsumerServices:
             retry_queues_max=config.topics.queues_max,
         )
         self.modes = RequestModeTable(settings / "messageRequestMode.json", tasks)
+        self.order = PopOrder(settings / "consumerOrderInfo.json")
         self.clients = ClientRegistry(lambda channel, size: channel.memory.add("subscriptions", size))
         self.locks = QueueLocks()
         self.holds: HoldTable[Queue] = HoldTable(lambda channel, size: channel.memory.add("pulls", size))
@@ -171,10 +173,11 @@ class ConsumerServices:
         return self._pull_handler.channel_closed, self._client_handler.channel_closed
 
     def load(self) -> None:
-        """Load offsets, groups and request modes; the store is open. Raises StoreDamaged."""
+        """Load offsets, groups, request modes and pops in order; the store is open. Raises StoreDamaged."""
         self.offsets.load()
         self.groups.load()
         self.modes.load()
+        self.order.load()
         self.puts = PutCounts(self._store)
 
     def start(self, host: bytes) -> None:
@@ -197,6 +200,7 @@ class ConsumerServices:
         # Groups first: a crash between the two must not leave saved offsets of a group that is not saved.
         await self.groups.save()
         await self.offsets.save()
+        await self.order.save()
 
     def close(self) -> None:
         """Stop the timers."""

@@ -168,12 +168,12 @@ class DeliveryServices:
             self._consumers.pull_checks,
             self._consumers.offsets,
             self.pop,
+            self._consumers.order,
             send,
             config,
             stats=self._consumers.stats,
             now_ms=lambda: asyncio.get_running_loop().time() * 1000,
         )
-        acks = AckHandler(store, self._topics, self.pop, send, config)
         self._polling = polling = PollingHandler(
             pops,
             config.pop,
@@ -183,6 +183,16 @@ class DeliveryServices:
             now_ms=pops.now_ms,
             write=send.end_of_buffer,
             still_allowed=None if self._access is None else self._access.deny_if_revoked,
+        )
+        acks = AckHandler(
+            store,
+            self._topics,
+            self.pop,
+            self._consumers.order,
+            self._consumers.offsets,
+            send,
+            config,
+            on_freed=polling.changed,
         )
         self._driver.polled_topics = polling.topics
         self._sweeping = self._tasks.every(_SWEEP_S, polling.sweep, "sweep of held pops")

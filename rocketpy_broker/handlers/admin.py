@@ -53,6 +53,7 @@ from rocketpy_broker.services.metadata.topic_attributes import (
     parse_changes,
 )
 from rocketpy_broker.services.metadata.topics import TopicTable, queue_count
+from rocketpy_broker.services.pop.order import PopOrder
 from rocketpy_broker.services.timers.messages import TIMER_TOPIC
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
@@ -81,6 +82,8 @@ class AdminHandler:
     """Loses the offsets of deleted topics."""
     modes: RequestModeTable
     """Loses the modes of deleted topics and groups."""
+    order: PopOrder
+    """Loses the pops of deleted topics."""
     delay_offsets: Callable[[], dict[int, int]]
     """Returns the next offset of each delay level."""
     info: Callable[[], dict[str, str]]
@@ -226,6 +229,7 @@ class AdminHandler:
             if is_deleted:  # it may have been created again meanwhile
                 self.store.drop_deleted({name: end})
                 self.offsets.remove_topic(name)
+                self.order.remove_topic(name)
                 await self.modes.remove_topic(name)
             await asyncio.sleep(0)  # lets other requests run between deletions that are saved together
             await self.topics.note_deletion(name, end, log_begin=self.store.min_physical_offset)

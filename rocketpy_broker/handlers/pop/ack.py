@@ -8,7 +8,7 @@ time is changed afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
@@ -20,15 +20,17 @@ from rocketpy.protocol.headers import (
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
 )
-from rocketpy.protocol.message.receipt import Receipt, TopicKind
+from rocketpy.protocol.message.receipt import ORDER_REVIVE_QUEUE, Receipt, TopicKind
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import Rejected, handles, topic_not_found
 from rocketpy_broker.handlers.pop.pop import INVISIBLE_MS_MAX, check_ready
 from rocketpy_broker.handlers.send.send import SendHandler, respond_when_stored
+from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.services.pop.formats import CheckPoint, PointKey
+from rocketpy_broker.services.pop.order import PopOrder
 from rocketpy_broker.services.pop.scheduler import PopService
 from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
 from rocketpy_broker.store.files.disk import Clock, system_clock
@@ -49,9 +51,13 @@ class AckHandler:
     store: MessageStore
     topics: TopicTable
     service: PopService
+    order: PopOrder
+    offsets: ConsumerOffsets
     send: SendHandler
     config: BrokerConfig
     _: KW_ONLY
+    on_freed: Callable[[str, str, int], None]
+    """Called with topic, group and queue id after the messages of a pop in order have changed."""
     clock: Clock = system_clock
 
     @handles(RequestCode.ACK_MESSAGE)
@@ -97,6 +103,8 @@ class AckHandler:
         if not 0 <= header.invisible_time <= INVISIBLE_MS_MAX:
             text = f"an invisible time of {header.invisible_time} ms; 0 to {INVISIBLE_MS_MAX} are allowed"
             raise Rejected(ResponseCode.INVALID_PARAMETER, text)
+        if place.revive_queue == ORDER_REVIVE_QUEUE:
+            return self._change_in_order(place, request, header, now_ms)
         known = points.in_flight.points.get(place.key)
         is_left = known is not None and header.offset in known.left()
         if not is_left and (
@@ -114,9 +122,40 @@ class AckHandler:
         self.send.when_stored(respond_when_stored(channel, request, response))
         return None
 
+    # -- in order -----------------------------------------------------------------------------
+
+    def _change_in_order(
+        self, place: _Place, request: Command, header: ChangeInvisibleTimeRequestHeader, now_ms: int
+    ) -> Command:
+        """Set when a message of a pop in order is visible again; its receipt stays the same."""
+        key, visible_ms = place.key, now_ms + header.invisible_time
+        queue = key.topic, key.group, key.queue_id
+        if not self.order.set_visible(*queue, header.offset, pop_ms=key.pop_ms, visible_ms=visible_ms):
+            raise _gone(place, [header.offset], now_ms)
+        self.on_freed(*queue)
+        response = ChangeInvisibleTimeResponseHeader(
+            pop_time=key.pop_ms, invisible_time=visible_ms - key.pop_ms, revive_qid=place.revive_queue
+        )
+        return request.reply(header=response)
+
+    def _acknowledge_in_order(self, place: _Place, offsets: Sequence[int]) -> list[int]:
+        """Commit up to the first message that is not acknowledged; return those that were not in flight."""
+        key, gone = place.key, []
+        for offset in offsets:
+            commit = self.order.acknowledge(key.topic, key.group, key.queue_id, offset, key.pop_ms)
+            if commit is None:
+                gone.append(offset)
+            else:
+                self.offsets.commit(key.group, key.topic, key.queue_id, commit)
+        self.on_freed(key.topic, key.group, key.queue_id)
+        return gone
+
     # -- shared -------------------------------------------------------------------------------
 
     def _acknowledge(self, place: _Place, offsets: Sequence[int]) -> list[int]:
+        """Acknowledge messages; return the offsets of those that were not in flight."""
+        if place.revive_queue == ORDER_REVIVE_QUEUE:
+            return self._acknowledge_in_order(place, offsets)
         return self.service.points.acknowledge(
             place.key, offsets, place.revive_queue, place.invisible_ms, self.clock(), self._append
         )
@@ -159,7 +198,8 @@ class AckHandler:
         return self._checked(_Place(key, ack.invisible_time, ack.revive_queue_id))
 
     def _checked(self, place: _Place) -> _Place:
-        if not 0 <= place.revive_queue < self.config.pop.revive_queues:
+        is_known = 0 <= place.revive_queue < self.config.pop.revive_queues
+        if not is_known and place.revive_queue != ORDER_REVIVE_QUEUE:
             text = (
                 f"the receipt names revive queue {place.revive_queue}, and this broker has "
                 f"{self.config.pop.revive_queues} (reviveQueueNum)"

@@ -97,6 +97,8 @@ class PollingHandler:
     """Topic -> what requests wait for that its messages are for; retry topics are topics, too."""
     _woken: dict[PopQueue, None] = field(default_factory=dict, init=False)
     """Queues whose held requests are to be served."""
+    _free_ms: dict[PopQueue, int] = field(default_factory=dict, init=False)
+    """What requests wait for that a queue in order blocks -> when it is free, in ms since 1970."""
     _is_serving: bool = field(default=False, init=False)
 
     @handles(RequestCode.POP_MESSAGE)
@@ -112,6 +114,7 @@ class PollingHandler:
         code = self._hold(channel, queue, _bare(pop), header.poll_time, pop.wanted.kept_bytes)
         if code != ResponseCode.SUCCESS:
             return self.pops.response(pop, taken, code)
+        self._wake_at(queue, taken.free_ms)
         if taken.is_unfinished:
             self._wake(queue)
         return None
@@ -121,12 +124,14 @@ class PollingHandler:
         """Handle NOTIFICATION: respond once there are messages, without taking them."""
         header = request.header_as(NotificationRequestHeader)
         self.pops.check(channel, header)
-        if self.pops.rest(header):
+        rest, free_ms = self.pops.rest(header)
+        if rest:
             return request.reply(header=NotificationResponseHeader(has_msg=True))
         queue = PopQueue(intern(header.topic), intern(header.consumer_group), header.queue_id, takes=False)
         command = Command(request.code, request.opaque, request.flag, header=header, codec=request.codec)
         code = self._hold(channel, queue, _Notification(command, header), header.poll_time, 0)
         if code == ResponseCode.SUCCESS:
+            self._wake_at(queue, free_ms)
             return None
         is_full = code == ResponseCode.POLLING_FULL
         return request.reply(header=NotificationResponseHeader(has_msg=False, polling_full=is_full))
@@ -183,6 +188,7 @@ class PollingHandler:
         if group is None or group.queue in self.holds.queues:
             return
         queue = group.queue
+        self._free_ms.pop(queue, None)
         for name in _names(queue):
             waiting = self._queues.get(name, {})
             waiting.pop(queue, None)
@@ -267,13 +273,16 @@ class PollingHandler:
             self._release(held)
             self.pops.deliver(channel, pop, taken)
             return _Outcome.SERVED
+        if held.group is not None:
+            self._wake_at(held.group.queue, taken.free_ms)
         return _Outcome.UNFINISHED if taken.is_unfinished else _Outcome.NOTHING
 
     def _serve_notifications(self, queue: PopQueue) -> Iterator[None]:
         """Respond to as many notifications as there are messages."""
         for group in self.holds.groups(queue):
             first = next(iter(group.requests), None)
-            rest = 0 if first is None else self.pops.rest(first.request.header)
+            rest, free_ms = (0, 0) if first is None else self.pops.rest(first.request.header)
+            self._wake_at(queue, free_ms)
             for held in list(group.requests)[:rest]:
                 self._respond(held, NotificationResponseHeader(has_msg=True))
                 if self.slices.is_over():
@@ -289,8 +298,17 @@ class PollingHandler:
 
     # -- time ---------------------------------------------------------------------------------
 
+    def _wake_at(self, queue: PopQueue, free_ms: int) -> None:
+        """Serve requests at a time, when a queue in order is free; never for 0."""
+        if free_ms:
+            self._free_ms[queue] = min(free_ms, self._free_ms.get(queue, free_ms))
+
     def sweep(self) -> Awaitable[None]:
         """Respond to the requests that have timed out; to be called a few times a second."""
+        wall_ms = self.pops.clock()
+        for queue in [queue for queue, free_ms in self._free_ms.items() if free_ms <= wall_ms]:
+            del self._free_ms[queue]
+            self._wake(queue)
         return self.slices.run_upkeep(self._expire(self.now_ms()))
 
     def _expire(self, now_ms: float) -> Generator[None, None, None]:

@@ -19,15 +19,18 @@ from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.headers import (
     INIT_AT_MIN,
     POP_MAX_MESSAGES,
+    NotificationRequestHeader,
     PopMessageRequestHeader,
     PopMessageResponseHeader,
 )
 from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.receipt import (
+    ORDER_REVIVE_QUEUE,
     QueueKey,
     Receipt,
     TopicKind,
     encode_message_offsets,
+    encode_order_counts,
     encode_start_offsets,
 )
 from rocketpy.protocol.message.record import MAX_TOPIC_BYTES, decode_all, encode, head_fields
@@ -42,6 +45,7 @@ from rocketpy_broker.handlers.slave import is_slave
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.services.pop.formats import CheckPoint, PointKey
+from rocketpy_broker.services.pop.order import PopOrder
 from rocketpy_broker.services.pop.scheduler import PopService
 from rocketpy_broker.services.stats import BrokerStats
 from rocketpy_broker.store import (
@@ -100,6 +104,10 @@ class Taken:
     """Whether its filter has skipped messages, but has not seen all of them."""
     start_offsets: dict[QueueKey, int] = field(default_factory=dict)
     message_offsets: dict[QueueKey, list[int]] = field(default_factory=dict)
+    free_ms: int = 0
+    """With a pop in order, when the next of the queues that wait for acknowledgements is free; 0 for none."""
+    order_counts: dict[tuple[TopicKind, int, int | None], int] = field(default_factory=dict)
+    """See `OrderCounts`."""
 
 
 @dataclass(eq=False)
@@ -111,6 +119,7 @@ class PopHandler:
     checks: PullChecks
     offsets: ConsumerOffsets
     service: PopService
+    order: PopOrder
     send: SendHandler
     config: BrokerConfig
     _: KW_ONLY
@@ -127,8 +136,6 @@ class PopHandler:
         if not 0 < header.invisible_time <= INVISIBLE_MS_MAX:
             text = f"an invisible time of {header.invisible_time} ms; 1 to {INVISIBLE_MS_MAX} are allowed"
             raise Rejected(ResponseCode.INVALID_PARAMETER, text)
-        if header.order:
-            raise Rejected(ResponseCode.SYSTEM_ERROR, "this broker does not support pops in order yet")
         longest = TopicKind.RETRY_V1.topic(header.topic, header.consumer_group)
         if len(longest) > MAX_TOPIC_BYTES:
             text = (
@@ -166,10 +173,13 @@ class PopHandler:
         The caller then calls `deliver`, or `response` if there are none. Raises RocketError.
         """
         header, points = pop.header, self.service.points
-        taken = Taken(self.clock(), points.next_queue())
+        taken = Taken(self.clock(), ORDER_REVIVE_QUEUE if header.order else points.next_queue())
         for topic, kind, queue_id in self.queues(header):
             try:
-                self._take_from(pop, taken, topic, kind, queue_id)
+                if not header.order:
+                    self._take_from(pop, taken, topic, kind, queue_id)
+                elif kind is TopicKind.NORMAL:
+                    self._take_in_order(pop, taken, queue_id)
             except RocketError:
                 if not taken.count:  # otherwise the consumer gets what it has
                     raise
@@ -212,10 +222,10 @@ class PopHandler:
         offset = self.service.points.next_offset(topic, header.consumer_group, queue_id)
         return self.store.min_offset_in_queue(topic, queue_id) if offset is None else offset
 
-    def rest(self, header: PopNames) -> int:
-        """Return the number of messages that a group can pop."""
-        rest = 0
-        for kind in TopicKind:
+    def rest(self, header: NotificationRequestHeader) -> tuple[int, int]:
+        """Return the number of messages to pop, and when the next blocked queue is free; 0 for none."""
+        rest = free_ms = 0
+        for kind in (TopicKind.NORMAL,) if header.order else TopicKind:
             name = kind.topic(header.topic, header.consumer_group)
             if kind is TopicKind.NORMAL and header.queue_id >= 0:
                 queue_ids: Iterable[int] = (header.queue_id,)
@@ -223,17 +233,76 @@ class PopHandler:
                 topic = self.topics.get(name)
                 queue_ids = range(0 if topic is None else topic.read_queue_nums)
             for queue_id in queue_ids:
+                if header.order and (blocked_ms := self._blocked_ms(header, queue_id, header.attempt_id)):
+                    free_ms = min(blocked_ms, free_ms or blocked_ms)
+                    continue
                 end = self.store.max_offset_in_queue(name, queue_id)
                 rest += max(end - self.next_offset(header, name, queue_id), 0)
-        return rest
+        return rest, free_ms
+
+    def _blocked_ms(self, header: PopNames, queue_id: int, attempt_id: str | None) -> int:
+        return self.order.free_ms(header.topic, header.consumer_group, queue_id, attempt_id)
+
+    def _take_in_order(self, pop: Pop, taken: Taken, queue_id: int) -> None:
+        """Take messages of a queue, unless it waits for acknowledgements. They need no check point."""
+        header = pop.header
+        topic, group = header.topic, header.consumer_group
+        if blocked_ms := self._blocked_ms(header, queue_id, header.attempt_id):
+            taken.free_ms = min(blocked_ms, taken.free_ms or blocked_ms)
+            return
+        begin = self._begin(header, topic, TopicKind.NORMAL, queue_id)
+        wanted = header.max_msg_nums - taken.count
+        if not wanted:
+            taken.rest += max(self.store.max_offset_in_queue(topic, queue_id) - begin, 0)
+            return
+        result = self._read(pop, topic, queue_id, begin, wanted)
+        if result.status in _MOVED and result.next_begin_offset != begin:
+            begin = result.next_begin_offset
+            result = self._read(pop, topic, queue_id, begin, wanted)
+        if result.count:
+            self.offsets.commit(group, topic, queue_id, begin)
+            self._add_in_order(pop, taken, queue_id, begin, result)
+        elif result.next_begin_offset > begin:
+            self.offsets.commit(group, topic, queue_id, result.next_begin_offset)
+            taken.is_unfinished |= result.next_begin_offset < result.max_offset
+        taken.rest += max(result.max_offset - result.next_begin_offset, 0)
+
+    def _add_in_order(
+        self, pop: Pop, taken: Taken, queue_id: int, begin: int, result: GetMessageResult
+    ) -> None:
+        header, key = pop.header, (TopicKind.NORMAL, queue_id)
+        offsets = _queue_offsets(result.body)
+        counts = self.order.popped(
+            header.topic,
+            header.consumer_group,
+            queue_id,
+            offsets,
+            pop_ms=taken.pop_ms,
+            invisible_ms=header.invisible_time,
+            attempt_id=header.attempt_id,
+        )
+        for offset, count in counts.items():
+            taken.order_counts[TopicKind.NORMAL, queue_id, offset] = count
+        is_any_new = len(counts) < len(offsets)
+        taken.order_counts[TopicKind.NORMAL, queue_id, None] = 0 if is_any_new else min(counts.values())
+        taken.bodies.append(result.body)
+        taken.count += result.count
+        taken.start_offsets[key] = begin
+        taken.message_offsets[key] = offsets
+        self.stats.count_pulled(header.topic, header.consumer_group, result.count, len(result.body))
+
+    def _begin(self, header: PopMessageRequestHeader, topic: str, kind: TopicKind, queue_id: int) -> int:
+        """Return the offset of the next message; a new group begins where its pop asks for."""
+        begin = self.service.points.next_offset(topic, header.consumer_group, queue_id)
+        if begin is None:
+            begin = self._first_offset(header, topic, kind, queue_id)
+            self.offsets.commit(header.consumer_group, topic, queue_id, begin)
+        return begin
 
     def _take_from(self, pop: Pop, taken: Taken, topic: str, kind: TopicKind, queue_id: int) -> None:
         header, points = pop.header, self.service.points
         group = header.consumer_group
-        begin = points.next_offset(topic, group, queue_id)
-        if begin is None:
-            begin = self._first_offset(header, topic, kind, queue_id)
-            self.offsets.commit(group, topic, queue_id, begin)
+        begin = self._begin(header, topic, kind, queue_id)
         end = self.store.max_offset_in_queue(topic, queue_id)
         wanted = header.max_msg_nums - taken.count
         if begin == end or not wanted:
@@ -349,6 +418,7 @@ class PopHandler:
             rest_num=taken.rest,
             start_offset_info=encode_start_offsets(taken.start_offsets),
             msg_offset_info=encode_message_offsets(taken.message_offsets),
+            order_count_info=encode_order_counts(taken.order_counts) if taken.order_counts else None,
         )
         return pop.command.reply(code, remark=status.name, header=header, body=b"".join(taken.bodies))
 

@@ -153,13 +153,11 @@ class PopOrder:
     def acknowledge(self, topic: str, group: str, queue_id: int, offset: int, pop_ms: int) -> int | None:
         """Acknowledge a message of the last pop; return the offset to commit.
 
-        Returns None if the receipt is not that of the last pop. Raises ValueError if the pop has no such
-        message.
+        Returns None if the message was not in flight by this pop. In 5.3.3, a pop that is not known commits
+        the offset behind the message, so messages before it may be lost.
         """
         info = self.find(topic, group, queue_id)
-        if info is None:
-            return offset + 1
-        if pop_ms != info.pop_time:
+        if info is None or pop_ms != info.pop_time or offset not in info.unacknowledged:
             return None
         bit = 1 << info.offsets.index(offset)
         info = msgspec.structs.replace(info, acknowledged=info.acknowledged | bit)

@@ -1,12 +1,15 @@
 """One broker, and a connection to it."""
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
+from rocketpy.protocol.codes import RequestCode
 from rocketpy_broker import Broker, EmbeddedCluster
-from tests.integration.raw_client import RawClient
+from tests.integration.broker.pop_workers import Workers
+from tests.integration.raw_client import RawClient, new_topic
 from tests.integration.sdk_groups import SETTINGS
 from tests.integration.small import SMALL
 
@@ -37,3 +40,19 @@ async def raw(cluster: EmbeddedCluster) -> AsyncIterator[RawClient]:
     """A connection to the broker of `cluster`."""
     async with await RawClient.open(cluster.brokers[0].address) as client:
         yield client
+
+
+@pytest.fixture
+async def pop_broker() -> AsyncIterator[Broker]:
+    """A broker with topic T of 4 queues, where groups may filter by SQL92."""
+    async with EmbeddedCluster(settings={**SMALL, "enablePropertyFilter": "true"}) as cluster:
+        async with await RawClient.open(cluster.brokers[0].address) as client:
+            await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, new_topic("T", 4))
+        yield cluster.brokers[0]
+
+
+@pytest.fixture
+async def workers(pop_broker: Broker) -> AsyncIterator[Workers]:
+    """Connections, which are closed at the end."""
+    async with AsyncExitStack() as stack:
+        yield Workers(pop_broker, stack)

@@ -40,6 +40,7 @@ from rocketpy_broker.services.metadata.locks import QueueLocks
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.request_modes import RequestModeTable
 from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.services.pop.order import PopOrder
 from rocketpy_broker.services.slices import Slices
 from rocketpy_broker.services.stats import BrokerStats, PutCounts
 from rocketpy_broker.services.transactions.transactions import TransactionService
@@ -166,6 +167,7 @@ class BrokerParts:
                 config,
                 offsets=self.offsets,
                 modes=RequestModeTable(config.store.root / "modes.json", tasks),
+                order=PopOrder(config.store.root / "order.json"),
                 delay_offsets=lambda: {1: 7},
                 info=lambda: {"key": "value"},
                 wait_registered=self._wait_registered,

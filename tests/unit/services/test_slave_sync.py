@@ -33,6 +33,7 @@ from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.request_modes import RequestModeTable
 from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.services.pop.order import PopOrder
 from rocketpy_broker.services.slices import Slices
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.disk import system_clock
@@ -76,6 +77,7 @@ class Tables:
             self.config,
             offsets=self.offsets,
             modes=self.modes,
+            order=PopOrder(self.config.store.root / "order.json"),
             delay_offsets=lambda: {1: 7},
             info=dict,
             wait_registered=self.groups.save,
