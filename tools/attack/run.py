@@ -18,6 +18,7 @@ from typing import Any
 
 from tests.fuzz.servers import ServerProcess, running_servers
 from tools.attack.kinds import HOSTILE, RawConnection, harmless
+from tools.attack.servers import TABLES
 from tools.attack.turns import TURNS
 
 _SERVERS_CORE, _OTHERS_CORE = 0, 1
@@ -26,6 +27,9 @@ _OPEN_MAX = 500
 _CALM_S = 60
 """How long the servers' memory may take to shrink."""
 _GROWTH_MAX = 64 << 20
+"""Of a server's memory, besides its tables."""
+_CONNECTIONS_MAX = 512 << 20
+"""`maxTotalBytes`."""
 _P99_TIMES = 3
 
 
@@ -127,16 +131,18 @@ async def _phases(plan: Plan, servers: ServerProcess, console: ServerProcess, cl
     attacked = await _figures(clients)
     used = f"{calm_s - started_s:.1f}", f"{_processor_s(servers) - calm_s:.1f}"
     outcome.rows.append(("servers' processor time, s", *used))
-    during = _memory(processes)
+    during = {name: process.memory() for name, process in processes.items()}
     after = await _settled(processes, before)
     await _figures(clients)
     assert clients.stdin is not None
     clients.stdin.close()
     end = await _line(clients)
     _judge(plan, outcome, calm, attacked, end)
-    for name in processes:
-        _judge_memory(outcome, name, before[name], during[name], after[name])
     errors = [error for process in processes.values() for error in await process.unexpected_errors()]
+    allowed = dict(before)
+    allowed["servers"] += int((servers.stall_file.parent / TABLES).read_text(encoding="utf-8"))
+    for name in processes:
+        _judge_memory(outcome, name, (before[name], *during[name], after[name]), allowed[name] + _GROWTH_MAX)
     ms, _, what = (servers.stall_file.parent / TURNS).read_text(encoding="utf-8").partition(" ")
     outcome.rows.append(("longest turn, processor ms", "", ms))
     outcome.require(float(ms) <= plan.turn_ms_max, f"one turn of the servers' loop took {ms} ms: {what}")
@@ -225,9 +231,17 @@ def _judge(plan: Plan, outcome: Outcome, calm: Any, attacked: Any, end: Any) -> 
     outcome.require(not any(end["lost"]), f"acknowledged messages that a consumer lacks: {end['lost']}")
 
 
-def _judge_memory(outcome: Outcome, name: str, before: int, during: int, after: int) -> None:
-    sizes = [size / (1 << 20) for size in (before, during, after)]
-    outcome.rows.append(
-        (f"memory of the {name}, MiB", f"{sizes[0]:.0f}", "{1:.0f}, then {2:.0f}".format(*sizes))
+def _judge_memory(outcome: Outcome, name: str, sizes: tuple[int, int, int, int], allowed: int) -> None:
+    """sizes: before the hostile connections, at their end, at most, and a minute later. allowed: then."""
+    before, end, most, after = (size / (1 << 20) for size in sizes)
+    text = f"{end:.0f}, then {after:.0f}"
+    outcome.rows.append((f"memory of the {name}, MiB", f"{before:.0f}", text))
+    outcome.rows.append(("  the most at any time", "", f"{most:.0f}"))
+    outcome.require(
+        sizes[-1] <= allowed,
+        f"the memory of the {name} stays at {after:.0f} MiB; {allowed / (1 << 20):.0f} are allowed",
     )
-    outcome.require(after <= before + _GROWTH_MAX, f"the memory of the {name} stays at {sizes[2]:.0f} MiB")
+    peak = allowed + _CONNECTIONS_MAX
+    outcome.require(
+        sizes[2] <= peak, f"the memory of the {name} was {most:.0f} MiB; {peak / (1 << 20):.0f} are allowed"
+    )

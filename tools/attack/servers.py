@@ -11,6 +11,7 @@ import logging
 import socket
 import sys
 from pathlib import Path
+from typing import Final
 
 import trustme
 
@@ -21,6 +22,9 @@ from rocketpy_broker.cli.process import tune_memory
 from tests.fuzz.servers import STALLS, UnexpectedErrors, print_json, watch_for_stalls
 from tools.attack.turns import TURNS, LongestTurn
 
+TABLES: Final = "tables.txt"
+"""The memory that the tables may take, in bytes."""
+
 _SMALL = {
     "listen": "127.0.0.1:0",
     "mappedFileSizeCommitLog": str(64 << 20),
@@ -30,6 +34,9 @@ _SMALL = {
     # Sends wait, and their times show it, instead of being refused while the broker is busy.
     "brokerFastFailureEnable": "false",
 }
+_TOPIC_BYTES: Final = 4 << 10
+_GROUP_BYTES: Final = 2 << 10
+"""Of a group with the offset of one queue; see docs/operations/sizing.md."""
 _ACCOUNTS = """
 accounts:
 - accessKey: attacked
@@ -59,8 +66,14 @@ async def _serve(folder: Path) -> None:
         print_json(addresses | {"ha": _plain(ha), "dledger": _plain(peers["n0"])})
         while await asyncio.to_thread(sys.stdin.readline):
             longest.write(folder / TURNS)
+            (folder / TABLES).write_text(str(sum(map(_table_bytes, brokers.values()))), encoding="utf-8")
             print_json(errors.found)
         await close_all(*brokers.values(), namesrv)
+
+
+def _table_bytes(broker: Broker) -> int:
+    groups = sum(1 for _ in broker.consumers.offsets.pairs)
+    return len(broker.topics.names) * _TOPIC_BYTES + groups * _GROUP_BYTES
 
 
 def _tls(folder: Path) -> dict[str, str]:
