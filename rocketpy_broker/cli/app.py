@@ -31,7 +31,14 @@ from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.broker.open_files import raise_open_files_limit
 from rocketpy_broker.cli.dledger import add_dledger_commands
 from rocketpy_broker.cli.ha import add_ha_commands
-from rocketpy_broker.cli.process import DRAIN_SIGNAL, STOP_TIMEOUT_S, ShutdownGuard, notify, tune_memory
+from rocketpy_broker.cli.process import (
+    DRAIN_SIGNAL,
+    STOP_TIMEOUT_S,
+    ShutdownGuard,
+    notify,
+    trim_memory,
+    tune_memory,
+)
 from rocketpy_broker.cli.promote import add_promote_command
 from rocketpy_broker.cli.stop import add_stop_command
 from rocketpy_broker.cli.store import add_store_commands
@@ -285,6 +292,7 @@ async def _stopped_or_failed(guard: ShutdownGuard, drain: Drain, *servers: Broke
     Then the time limit of the stop begins.
     """
     tune_memory()
+    trimming = subtask(trim_memory(), "return of unused memory")
     if not guard.requested.is_set():
         notify("READY=1")
     stopping = subtask(guard.requested.wait(), "wait for a signal")
@@ -292,7 +300,7 @@ async def _stopped_or_failed(guard: ShutdownGuard, drain: Drain, *servers: Broke
     failing = [subtask(server.wait_failed(), "wait for a failure") for server in servers]
     await asyncio.wait({stopping, draining, *failing}, return_when=asyncio.FIRST_COMPLETED)
     guard.start_time_limit()
-    for waiting in (stopping, draining, *failing):
+    for waiting in (stopping, draining, trimming, *failing):
         waiting.cancel()
     for failed in failing:
         if failed.done() and not failed.cancelled():

@@ -15,10 +15,10 @@ from typing import Final
 
 import trustme
 
-from rocketpy.runtime.tasks import close_all
+from rocketpy.runtime.tasks import close_all, subtask
 from rocketpy.transport.base import Address
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
-from rocketpy_broker.cli.process import tune_memory
+from rocketpy_broker.cli.process import trim_memory, tune_memory
 from tests.fuzz.servers import STALLS, UnexpectedErrors, print_json, watch_for_stalls
 from tools.attack.turns import TURNS, LongestTurn
 
@@ -62,12 +62,14 @@ async def _serve(folder: Path) -> None:
         }
         ha, peers = brokers["broker"].replication.server.address, brokers["peer"].config.dledger.peers
         tune_memory()  # as the command does
+        trimming = subtask(trim_memory(), "return of unused memory")
         longest = LongestTurn()
         print_json(addresses | {"ha": _plain(ha), "dledger": _plain(peers["n0"])})
         while await asyncio.to_thread(sys.stdin.readline):
             longest.write(folder / TURNS)
             (folder / TABLES).write_text(str(sum(map(_table_bytes, brokers.values()))), encoding="utf-8")
             print_json(errors.found)
+        trimming.cancel()
         await close_all(*brokers.values(), namesrv)
 
 

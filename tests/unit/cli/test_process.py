@@ -59,6 +59,37 @@ frames.clear()
 print(resident() - before)
 """
 
+_BETWEEN_SMALL_OBJECTS = """
+import asyncio
+import contextlib
+import sys
+from pathlib import Path
+
+from rocketpy_broker.cli.process import trim_memory, tune_memory
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+async def main() -> None:
+    tune_memory()
+    before = resident()
+    freed, kept = [], []
+    for _ in range(500):
+        freed.append(b"x" * 100_000)
+        kept.append(bytearray(1_000))
+    freed.clear()
+    if sys.argv[1] == "trimmed":
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await trim_memory(0.01)
+    print(resident() - before)
+
+
+asyncio.run(main())
+"""
+
 _HALF_HANDSHAKES = """
 import asyncio
 import gc
@@ -117,6 +148,13 @@ def test_collections_of_the_youngest_objects_are_short() -> None:
 def test_the_memory_of_large_frames_is_returned() -> None:
     """After an attack with large frames the process kept 50 MiB that it did not use."""
     assert _run(_LARGE_FRAMES, "tuned")[0] < 10 << 20 < _run(_LARGE_FRAMES, "as glibc does")[0]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such function")
+def test_free_memory_between_small_objects_is_returned() -> None:
+    """After thousands of TLS handshakes the process kept 200 MiB that it did not use."""
+    kept, trimmed = (_run(_BETWEEN_SMALL_OBJECTS, how)[0] for how in ("as glibc does", "trimmed"))
+    assert trimmed < 10 << 20 < 40 << 20 < kept
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="/proc has the memory of the process")
