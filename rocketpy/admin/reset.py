@@ -140,7 +140,11 @@ class OffsetReset:
         if dry_run:
             return changes
         # Commit first, also with online members: a broker notifies them only if each queue has an offset.
-        await asyncio.gather(*(self._commit(address, queue, change.new) for queue, change in changes.items()))
+        # The first one alone, as in `ConsumerApi.commit`.
+        commits = [(address, queue, change.new) for queue, change in changes.items()]
+        for commit in commits[:1]:
+            await self._commit(*commit)
+        await asyncio.gather(*(self._commit(*commit) for commit in commits[1:]))
         if not self._to.needs_stopped_members:
             notified = await self._notify_members(address, broker)
             for queue, offset in notified.items():

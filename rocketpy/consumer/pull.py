@@ -63,6 +63,7 @@ class PullConsumer(ConsumerQueries, BoundToClient):
         self.group: Final = check_group(group)
         super().__init__(f"consumer {group}", namesrv, client)
         self.config: Final = config or ConsumerConfig()
+        self._api: ConsumerApi | None = None
         self._choice = telemetry
         self._listeners = ListenerFanout("receive", log, listeners)
         self._telemetry = DormantTelemetry(None, self._attach)
@@ -323,7 +324,10 @@ class PullConsumer(ConsumerQueries, BoundToClient):
         return self._running_client().config.namespace
 
     def _broker_api(self) -> ConsumerApi:
-        return ConsumerApi(self._running_client(), self._wrap(self.group), self.config.pull_timeout_ms)
+        client = self._running_client()
+        if self._api is None:
+            self._api = ConsumerApi(client, self._wrap(self.group), self.config.pull_timeout_ms)
+        return self._api
 
     def _decoding(self) -> tuple[int, bool]:
         return self.config.max_body_bytes, self.config.verify_checksums

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, cast
 
 from rocketpy.client.broker_api import OFFSET_MAX, BrokerApi, broker_error, checked_offset, require_success
@@ -102,12 +103,22 @@ class MemberList(NamedTuple):
     """When the connection to it was opened, on the clock of `ClientInstance.now_ms`."""
 
 
+@dataclass(slots=True)
+class _FirstCommit:
+    """The first commit to a broker for a topic over one connection."""
+
+    channel: Channel | None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class ConsumerApi(BrokerApi):
     """Makes requests for a group. timeout_ms: the default timeout of a request."""
 
     def __init__(self, client: ClientInstance, group: str, timeout_ms: float) -> None:
         super().__init__(client, timeout_ms)
         self.group: Final = group
+        self._first_commits: dict[tuple[str, str], _FirstCommit] = {}
+        """By topic and broker address."""
 
     async def pull(
         self,
@@ -255,11 +266,31 @@ class ConsumerApi(BrokerApi):
 
         Returns the open channel to the broker, if any. RocketMQ's periodic commits are oneway requests; here
         a rejection is noticed.
+
+        The first commit of a topic is sent alone: RocketMQ's broker creates such a table without a lock.
+        Of first commits that it handles at the same time, it may keep one and respond to all.
         """
+        address, _ = await self.client.routes.find_broker(queue.topic, queue.broker_name)
+        channel = self.client.connections.get(address).channel
+        first = self._first_commits.get((queue.topic, address))
+        if first is not None and first.channel is channel:
+            await first.ended.wait()
+            return await self._commit(address, queue, offset)
+        self._first_commits[queue.topic, address] = first = _FirstCommit(channel)
+        try:
+            first.channel = await self._commit(address, queue, offset)
+        except BaseException:  # raised again: the next commit is the first one
+            if self._first_commits.get((queue.topic, address)) is first:
+                del self._first_commits[queue.topic, address]
+            raise
+        finally:
+            first.ended.set()
+        return first.channel
+
+    async def _commit(self, address: str, queue: MessageQueue, offset: int) -> Channel | None:
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group=self.group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
-        address, _ = await self.client.routes.find_broker(queue.topic, queue.broker_name)
         command = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
         await self.request(address, queue.broker_name, command, _OFFSET_TIMEOUT_MS)
         return self.client.connections.get(address).channel

@@ -94,7 +94,7 @@ class GroupMember:
         """The queues of each topic whose route was found."""
         self.handles_retries: Final = handles_retries and not self.broadcasting
         self.consume_service: ConsumeService | None = None
-        self.offsets: OffsetStore = offset_store(self.api, config, group)
+        self.offsets: OffsetStore = offset_store(self.api, config, group, pulls_commit=commits_by_pull)
         self.closing: bool = False
         self.is_rebalanced: bool = True
         """Whether the rebalance of the group assigns queues to the member; otherwise the application does."""

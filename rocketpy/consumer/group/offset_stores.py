@@ -41,24 +41,38 @@ class OffsetStore(Protocol):
 class BrokerOffsets:
     """Stores offsets in the brokers; in a slave while its master is unavailable.
 
-    An unchanged offset is not sent over the same connection, unless `again` is set. Over a new one it is sent
-    again: a broker that was restarted, or its successor, may have an older offset.
+    An unchanged offset is not sent a third time over the same connection, unless `again` is set. The second
+    time repairs what a broker of RocketMQ lost when two members made their first commits together (see
+    `ConsumerApi.commit`). Over a new connection the offset is sent again: a broker that was restarted, or its
+    successor, may have an older one.
+
+    pulls_commit: whether pulls carry offsets, too. RocketMQ's broker handles pulls and commits in different
+    threads, so an earlier pull may overwrite a commit. With `again`, a second commit follows the response.
     """
 
-    def __init__(self, api: ConsumerApi) -> None:
+    def __init__(self, api: ConsumerApi, *, pulls_commit: bool) -> None:
         self._api = api
+        self._pulls_commit = pulls_commit
         self._sent: dict[MessageQueue, tuple[int, Channel | None]] = {}
+        self._sent_twice: dict[MessageQueue, tuple[int, Channel | None]] = {}
         self._limited_log = RateLimitedLog(log)
 
     async def read(self, queue: MessageQueue) -> int | None:
         """Return the committed offset."""
         self._sent.pop(queue, None)
+        self._sent_twice.pop(queue, None)
         return await self._api.committed_offset(queue)
 
     async def write(
         self, offsets: Mapping[MessageQueue, int], *, again: bool = False
     ) -> RocketError | OSError | None:
         """Commit offsets."""
+        error = await self._write_all(offsets, again=again)
+        if error is None and again and self._pulls_commit:
+            error = await self._write_all(offsets, again=True)
+        return error
+
+    async def _write_all(self, offsets: Mapping[MessageQueue, int], *, again: bool) -> RocketError | None:
         writes = (self._write(queue, offset, again=again) for queue, offset in offsets.items())
         return next(filter(None, await asyncio.gather(*writes)), None)
 
@@ -67,9 +81,12 @@ class BrokerOffsets:
         try:
             address, _ = await client.routes.find_broker(queue.topic, queue.broker_name)
             channel = client.connections.get(address).channel
-            if not again and channel is not None and self._sent.get(queue) == (offset, channel):
+            if not again and channel is not None and self._sent_twice.get(queue) == (offset, channel):
                 return None
-            self._sent[queue] = (offset, await self._api.commit(queue, offset))
+            sent = (offset, await self._api.commit(queue, offset))
+            if self._sent.get(queue) == sent:
+                self._sent_twice[queue] = sent
+            self._sent[queue] = sent
         except RocketError as error:
             self._limited_log.warning(
                 f"{type(error).__name__} {queue.broker_name}",
@@ -173,10 +190,10 @@ class LocalOffsets:
         )  # fmt: skip
 
 
-def offset_store(api: ConsumerApi, config: MemberConfig, group: str) -> OffsetStore:
-    """Return the store for a member. group: without its namespace."""
+def offset_store(api: ConsumerApi, config: MemberConfig, group: str, *, pulls_commit: bool) -> OffsetStore:
+    """Return the store for a member. group: without its namespace. pulls_commit: see `BrokerOffsets`."""
     if config.model is not MessageModel.BROADCASTING:
-        return BrokerOffsets(api)
+        return BrokerOffsets(api, pulls_commit=pulls_commit)
     # Not the default client id, which has the process id: offsets must survive a restart. As in Java.
     address = api.client.client_id.partition("@")[0]
     name = f"{address}@{api.client.config.instance_name or 'DEFAULT'}"
