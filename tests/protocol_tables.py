@@ -78,6 +78,16 @@ REQUEST_HEADERS: Final[dict[int, type[headers.Header]]] = {
     RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: headers.CreateAccessConfigRequestHeader,
     RequestCode.DELETE_ACL_CONFIG: headers.DeleteAccessConfigRequestHeader,
     RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: headers.UpdateGlobalWhiteAddrsConfigRequestHeader,
+    RequestCode.AUTH_CREATE_USER: headers.UserRequestHeader,
+    RequestCode.AUTH_UPDATE_USER: headers.UserRequestHeader,
+    RequestCode.AUTH_DELETE_USER: headers.UserRequestHeader,
+    RequestCode.AUTH_GET_USER: headers.UserRequestHeader,
+    RequestCode.AUTH_LIST_USER: headers.ListUsersRequestHeader,
+    RequestCode.AUTH_CREATE_ACL: headers.AclRequestHeader,
+    RequestCode.AUTH_UPDATE_ACL: headers.AclRequestHeader,
+    RequestCode.AUTH_DELETE_ACL: headers.DeleteAclRequestHeader,
+    RequestCode.AUTH_GET_ACL: headers.AclRequestHeader,
+    RequestCode.AUTH_LIST_ACL: headers.ListAclsRequestHeader,
 }
 """Request code to the class of its header."""
 

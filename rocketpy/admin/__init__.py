@@ -1,6 +1,6 @@
 """AdminClient and its parts: topics, groups, messages, dead letters, brokers, name servers and accounts."""
 
-from rocketpy.admin.accounts import AccessRules, Account, Accounts, RulesVersion
+from rocketpy.admin.accounts import AccessRules, Account, Accounts, Policy, RulesVersion, User
 from rocketpy.admin.admin_client import AdminClient
 from rocketpy.admin.brokers import (
     Brokers,
@@ -45,6 +45,7 @@ __all__ = [
     "NameServers",
     "OffsetChange",
     "Permission",
+    "Policy",
     "ProducerMember",
     "QueryResult",
     "QueueLag",
@@ -61,4 +62,5 @@ __all__ = [
     "TracedSend",
     "Traces",
     "TrackState",
+    "User",
 ]

@@ -1,29 +1,43 @@
-"""Accounts: who may use brokers with access control (plain_acl.yml, RocketMQ 4.x).
+"""Accounts and users: who may use brokers with access control.
+
+Accounts are those of plain_acl.yml (ACL 1.0, RocketMQ 4.x), users and policies those of ACL 2.0 (5.x).
 
 Source: RocketMQ 4.6 DefaultMQAdminExt; mqadmin's commands updateAclConfig, deleteAccessConfig,
-updateGlobalWhiteAddr, clusterAclConfigVersion, getAccessConfigSubCommand.
+updateGlobalWhiteAddr, clusterAclConfigVersion, getAccessConfigSubCommand. RocketMQ 5.3.3: createUser and the
+other commands about users and acls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rocketpy.admin.requests import AdminRequests
+from rocketpy.errors import ConfigInvalid
+from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies import (
     MASTER_ID,
+    AclInfo,
     DataVersion,
     GetBrokerClusterAclConfigResponseBody,
     PlainAccessConfig,
+    PolicyEntryInfo,
+    PolicyInfo,
+    UserInfo,
 )
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import (
+    AclRequestHeader,
     CreateAccessConfigRequestHeader,
     DeleteAccessConfigRequestHeader,
+    DeleteAclRequestHeader,
     GetBrokerAclConfigResponseHeader,
     Header,
+    ListAclsRequestHeader,
+    ListUsersRequestHeader,
     UpdateGlobalWhiteAddrsConfigRequestHeader,
+    UserRequestHeader,
 )
 from rocketpy.protocol.remoting.command import Command
 
@@ -58,6 +72,12 @@ class AccessRules(NamedTuple):
     """Addresses from which no request needs a signature."""
 
 
+_TYPES: Final = {True: "Super", False: "Normal"}
+_STATUS: Final = {True: "enable", False: "disable"}
+_DECISIONS: Final = {True: "Allow", False: "Deny"}
+_KINDS: Final = {True: "Default", False: "Custom"}
+
+
 class RulesVersion(NamedTuple):
     """The version of a broker's rules."""
 
@@ -67,17 +87,51 @@ class RulesVersion(NamedTuple):
     """When the last one was made, in ms since 1970."""
 
 
+@dataclass(frozen=True)
+class User:
+    """A user of a broker with ACL 2.0, without its password."""
+
+    name: str
+    """Its name, which is the access key of its requests."""
+    is_super: bool
+    """Whether it may do everything (type ``Super``); else policies decide (``Normal``)."""
+    is_enabled: bool
+    """Whether its requests are accepted."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a user of ACL 2.0 may do with a resource, or must not do."""
+
+    user: str
+    """The name of the user."""
+    resource: str
+    """``Topic:name``, ``Group:prefix*``, ``Cluster:*``, or ``*`` for everything."""
+    actions: tuple[str, ...]
+    """``Pub``, ``Sub``, ``Create``, ``Update``, ``Delete``, ``Get``, ``List``, or ``All``."""
+    allows: bool
+    """False if it denies the actions."""
+    source_ips: tuple[str, ...] = ()
+    """Addresses and networks to which it applies; empty for all."""
+    is_default: bool = False
+    """Whether it applies only where no other policy of the user does."""
+
+
 class Accounts:
-    """Accounts for access control: ``admin.accounts``.
+    """Accounts and users for access control: ``admin.accounts``.
+
+    `list`, `versions`, `put`, `delete` and `set_white_addresses` are for brokers with accounts (ACL 1.0, the
+    setting ``aclEnable``). The other methods are for brokers with users and policies (ACL 2.0, the setting
+    ``authenticationEnabled``): RocketMQ 5.3 and later, and rocketpy's. A broker of the other kind returns an
+    error, which raises BrokerError.
 
     Each broker has its own rules, and so has each slave. Every method sends to all brokers of a cluster, or
     of all clusters if `cluster` is None. The keys of results are ``name`` for a master, ``name/id`` for a
     slave. If some brokers fail, BrokersFailed is raised; the same call may be repeated. Names of topics and
     groups do not include the client's namespace.
 
-    A broker without access control returns an error: rocketpy raises BrokerError; RocketMQ 4.6.0 does not
-    respond to `list` and `versions`, which raise RequestTimeout. RocketMQ 5.3 has ACL 2.0, which this class
-    does not support: its brokers return BrokerError.
+    A broker without access control returns an error, too, but RocketMQ 4.6.0 does not respond to `list` and
+    `versions`, which raise RequestTimeout.
 
     Every method raises ClientClosed, TransportError, BrokerError, BrokersFailed, and ConfigInvalid for an
     unknown cluster.
@@ -158,6 +212,153 @@ class Accounts:
         header = UpdateGlobalWhiteAddrsConfigRequestHeader(global_white_addrs=",".join(addresses))
         await self._change(cluster, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header)
 
+    # -- ACL 2.0 ------------------------------------------------------------------------------
+
+    async def users(self, cluster: str | None = None) -> dict[str, dict[str, User]]:
+        """Return the users of each broker, by name."""
+        header = ListUsersRequestHeader()
+        return await self._requests.call_all(
+            await self._members(cluster), RequestCode.AUTH_LIST_USER, header, decode=_users
+        )
+
+    async def put_user(
+        self,
+        name: str,
+        password: str | None = None,
+        *,
+        is_super: bool | None = None,
+        is_enabled: bool | None = None,
+        cluster: str | None = None,
+    ) -> None:
+        """Add a user, or change an existing one.
+
+        In an existing user, an argument that is None leaves its field unchanged.
+
+        Args:
+            name: The name of the user.
+            password: The password, which is the secret key of its clients; required for a new user. It is
+                sent unencrypted, unless the brokers are at ``tls://``.
+            is_super: Whether it may do everything; None is False for a new user. Only a user of this type can
+                change one of this type.
+            is_enabled: Whether its requests are accepted; None is True for a new user.
+            cluster: The cluster; None for all.
+
+        Raises:
+            ConfigInvalid: A new user has no password.
+        """
+        body = UserInfo(
+            username=name,
+            password=password,
+            user_type=None if is_super is None else _TYPES[is_super],
+            user_status=None if is_enabled is None else _STATUS[is_enabled],
+        ).encode()
+        header = UserRequestHeader(username=name)
+
+        async def put_at(address: str | None, broker: str) -> None:
+            found = await self._requests.call(address, broker, RequestCode.AUTH_GET_USER, header)
+            if not found.body and password is None:
+                raise ConfigInvalid(f"broker {broker} has no user {name!r}; a new user needs a password")
+            code = RequestCode.AUTH_UPDATE_USER if found.body else RequestCode.AUTH_CREATE_USER
+            await self._requests.call(address, broker, code, header, body)
+
+        await self._requests.gather_at(await self._members(cluster), put_at)
+
+    async def delete_user(self, name: str, *, cluster: str | None = None) -> None:
+        """Delete a user and its policies; nothing happens where it does not exist."""
+        await self._change(cluster, RequestCode.AUTH_DELETE_USER, UserRequestHeader(username=name))
+
+    async def policies(
+        self, user: str | None = None, *, cluster: str | None = None
+    ) -> dict[str, tuple[Policy, ...]]:
+        """Return the policies of each broker. user: the name of a user; None for all."""
+        header = ListAclsRequestHeader(subject_filter=None if user is None else _subject(user))
+
+        def decode(response: Command) -> tuple[Policy, ...]:
+            acls = fastjson.decode(response.body, list[AclInfo]) if response.body else []
+            found = (policy for acl in acls for policy in self._policies(acl))
+            # The filter finds a part of the names.
+            return tuple(policy for policy in found if user in (None, policy.user))
+
+        return await self._requests.call_all(
+            await self._members(cluster), RequestCode.AUTH_LIST_ACL, header, decode=decode
+        )
+
+    async def put_policy(self, policy: Policy, *, cluster: str | None = None) -> None:
+        """Add a policy. It replaces the one of the same user, resource and kind (`Policy.is_default`)."""
+        entry = PolicyEntryInfo(
+            resource=self._resource(self._requests.wrap, policy.resource),
+            actions=[*policy.actions],
+            source_ips=[*policy.source_ips] or None,
+            decision=_DECISIONS[policy.allows],
+        )
+        subject = _subject(policy.user)
+        info = PolicyInfo(policy_type=_KINDS[policy.is_default], entries=[entry])
+        header, body = AclRequestHeader(subject=subject), AclInfo(subject=subject, policies=[info]).encode()
+        targets = await self._members(cluster)
+        code = RequestCode.AUTH_UPDATE_ACL  # it creates, too
+        await self._requests.call_all(targets, code, header, body, decode=lambda _: None)
+
+    async def delete_policies(
+        self,
+        user: str,
+        resource: str | None = None,
+        *,
+        is_default: bool = False,
+        cluster: str | None = None,
+    ) -> None:
+        """Delete the policy for a resource, or all policies of a user if `resource` is None.
+
+        is_default: see `Policy.is_default`; ignored without `resource`. Raises BrokerError or BrokersFailed
+        where the user does not exist or has no policy.
+        """
+        header = DeleteAclRequestHeader(
+            subject=_subject(user),
+            policy_type=None if resource is None else _KINDS[is_default],
+            resource=None if resource is None else self._resource(self._requests.wrap, resource),
+        )
+        await self._change(cluster, RequestCode.AUTH_DELETE_ACL, header)
+
+    async def copy_users(self, source: str, target: str) -> tuple[str, ...]:
+        """Copy all users with their policies from one broker to another, such as a new slave.
+
+        A user or a policy that the target already has is replaced; nothing is deleted there. The passwords
+        are sent unencrypted, unless the brokers are at ``tls://``.
+
+        Args:
+            source: A key of the results of `users`: ``name`` for a master, ``name/id`` for a slave.
+            target: The same.
+
+        Returns:
+            The names of the users.
+
+        Raises:
+            ConfigInvalid: There is no such broker, or the source does not show passwords to this account.
+        """
+        members = await self._members(None)
+        for broker in (source, target):
+            if broker not in members:
+                raise ConfigInvalid(f"there is no broker {broker}; the brokers are {', '.join(members)}")
+        requests = self._requests
+        users = await requests.call(
+            members[source], source, RequestCode.AUTH_LIST_USER, ListUsersRequestHeader()
+        )
+        acls = await requests.call(
+            members[source], source, RequestCode.AUTH_LIST_ACL, ListAclsRequestHeader()
+        )
+        found = fastjson.decode(users.body, list[UserInfo]) if users.body else []
+        for user in found:
+            if not user.password:
+                raise ConfigInvalid(f"broker {source} shows no passwords; use a user of the type Super")
+        for user in found:
+            user_header = UserRequestHeader(username=user.username)
+            known = await requests.call(members[target], target, RequestCode.AUTH_GET_USER, user_header)
+            code = RequestCode.AUTH_UPDATE_USER if known.body else RequestCode.AUTH_CREATE_USER
+            await requests.call(members[target], target, code, user_header, user.encode())
+        for acl in fastjson.decode(acls.body, list[AclInfo]) if acls.body else []:
+            acl_header, code = AclRequestHeader(subject=acl.subject), RequestCode.AUTH_UPDATE_ACL
+            await requests.call(members[target], target, code, acl_header, acl.encode())
+        return tuple(user.username or "" for user in found)
+
     # -- internals ----------------------------------------------------------------------------
 
     async def _change(self, cluster: str | None, code: RequestCode, header: Header) -> None:
@@ -203,6 +404,39 @@ class Accounts:
     def _rights(self, texts: Iterable[str] | None) -> dict[str, str]:
         pairs = (text.partition("=") for text in texts or ())
         return {self._requests.unwrap(name.strip()): right.strip() for name, _, right in pairs}
+
+    def _policies(self, acl: AclInfo) -> Iterator[Policy]:
+        for policy in acl.policies or []:
+            for entry in policy.entries or []:
+                yield Policy(
+                    (acl.subject or "").partition(":")[2],
+                    self._resource(self._requests.unwrap, entry.resource or ""),
+                    tuple(entry.actions or ()),
+                    entry.decision == _DECISIONS[True],
+                    tuple(entry.source_ips or ()),
+                    policy.policy_type == _KINDS[True],
+                )
+
+    def _resource(self, rename: Callable[[str], str], resource: str) -> str:
+        """Return a resource with the name of its topic or group in, or without, the client's namespace."""
+        kind, colon, name = resource.partition(":")
+        if kind.strip().lower() not in ("topic", "group") or not colon:
+            return resource
+        return f"{kind}:{rename(name)}"
+
+
+def _subject(user: str) -> str:
+    return f"User:{user}"
+
+
+def _users(response: Command) -> dict[str, User]:
+    found = fastjson.decode(response.body, list[UserInfo]) if response.body else []
+    return {
+        user.username or "": User(
+            user.username or "", user.user_type == _TYPES[True], user.user_status != _STATUS[False]
+        )
+        for user in found
+    }
 
 
 def _version(response: Command) -> RulesVersion:

@@ -20,7 +20,7 @@ from rocketpy.admin import (
     name_servers,
     topics,
 )
-from rocketpy.admin.accounts import AccessRules, RulesVersion
+from rocketpy.admin.accounts import AccessRules, Policy, RulesVersion, User
 from rocketpy.admin.brokers import BrokerStatistic, BrokerSummary, ProducerMember
 from rocketpy.admin.dead_letters import DeadLetters, ResendProgress
 from rocketpy.admin.drain import DrainPlan, DrainProgress
@@ -759,6 +759,48 @@ class Accounts(BlockingPart[accounts.Accounts]):
     def set_white_addresses(self, addresses: Iterable[str], *, cluster: str | None = None) -> None:
         """Replace the addresses from which no request needs a signature, such as ``192.168.0.*``."""
         self._run(self._inner.set_white_addresses(addresses, cluster=cluster))
+
+    def users(self, cluster: str | None = None) -> dict[str, dict[str, User]]:
+        """Return the users of each broker, by name."""
+        return self._run(self._inner.users(cluster))
+
+    def put_user(
+        self,
+        name: str,
+        password: str | None = None,
+        *,
+        is_super: bool | None = None,
+        is_enabled: bool | None = None,
+        cluster: str | None = None,
+    ) -> None:
+        """Add a user, or change an existing one."""
+        self._run(
+            self._inner.put_user(name, password, is_super=is_super, is_enabled=is_enabled, cluster=cluster)
+        )
+
+    def delete_user(self, name: str, *, cluster: str | None = None) -> None:
+        """Delete a user and its policies; nothing happens where it does not exist."""
+        self._run(self._inner.delete_user(name, cluster=cluster))
+
+    def policies(
+        self, user: str | None = None, *, cluster: str | None = None
+    ) -> dict[str, tuple[Policy, ...]]:
+        """Return the policies of each broker."""
+        return self._run(self._inner.policies(user, cluster=cluster))
+
+    def put_policy(self, policy: Policy, *, cluster: str | None = None) -> None:
+        """Add a policy."""
+        self._run(self._inner.put_policy(policy, cluster=cluster))
+
+    def delete_policies(
+        self, user: str, resource: str | None = None, *, is_default: bool = False, cluster: str | None = None
+    ) -> None:
+        """Delete the policy for a resource, or all policies of a user if `resource` is None."""
+        self._run(self._inner.delete_policies(user, resource, is_default=is_default, cluster=cluster))
+
+    def copy_users(self, source: str, target: str) -> tuple[str, ...]:
+        """Copy all users with their policies from one broker to another, such as a new slave."""
+        return self._run(self._inner.copy_users(source, target))
 
 
 class Groups(BlockingPart[groups.Groups]):

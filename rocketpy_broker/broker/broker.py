@@ -35,6 +35,7 @@ from rocketpy_broker.handlers.admin import AdminHandler
 from rocketpy_broker.handlers.base import handler_table
 from rocketpy_broker.handlers.send.response import SendResponses
 from rocketpy_broker.handlers.send.response_waiters import FlushWaiters
+from rocketpy_broker.handlers.users import UserHandler
 from rocketpy_broker.metrics.collecting import BrokerState, MetricSources
 from rocketpy_broker.metrics.health import Check, failing_calls, probe_server, upkeep_check
 from rocketpy_broker.metrics.reporting import MetricsReporter
@@ -109,7 +110,7 @@ class Broker:
         """Result of the recovery of the store, after the start."""
         self.tasks = Tasks(f"broker {config.name}", self._log_failure)
         self.topics = TopicTable(config, config.store.root / "config" / "topics.json", self.tasks)
-        self._access = create_access_guard(config.listen, BROKER_CALLERS, self.tasks)
+        self._access = create_access_guard(config.listen, BROKER_CALLERS, self.tasks, config.cluster_name)
         self._endpoint = RequestRouter(self.tasks, self._access)
         self._listener = self._endpoint if intercept is None else intercept(self._endpoint)
         self._driver = StoreDriver(self.store, on_failure=self.tasks.fail_with)
@@ -366,6 +367,7 @@ class Broker:
             AccessHandler(
                 None if self._access is None else self._access.store, config, address=self.advertised_address
             ),
+            UserHandler(None if self._access is None else self._access.store),
         )
         store.set_arrival_listener(self._arrived)
         consumers.start(host)

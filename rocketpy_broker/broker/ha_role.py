@@ -82,9 +82,9 @@ class HaReplication:
         if not config.accepts_any_replica or config.replica_address.scheme == "memory":
             return settings
         if not config.listen.is_open:
-            log.info("the HA port rejects all slaves: aclEnable is true and haSecret is not set")
+            log.info("the HA port rejects all slaves: access control is on and haSecret is not set")
             return replace(settings, secret=secrets.token_hex(32))
-        if config.listen.acl_file is not None or not config.listen.is_local:
+        if config.listen.has_access_control or not config.listen.is_local:
             log.warning(
                 "any host that reaches the HA port can copy every message: "
                 "insecure is true and haSecret is not set"

@@ -29,6 +29,7 @@ from rocketpy.runtime.text import printable
 from rocketpy.transport import Address, StreamProtocol, listen_raw
 from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.broker.open_files import raise_open_files_limit
+from rocketpy_broker.cli.accounts import add_account_commands
 from rocketpy_broker.cli.dledger import add_dledger_commands
 from rocketpy_broker.cli.ha import add_ha_commands
 from rocketpy_broker.cli.process import (
@@ -42,7 +43,7 @@ from rocketpy_broker.cli.process import (
 from rocketpy_broker.cli.promote import add_promote_command
 from rocketpy_broker.cli.stop import add_stop_command
 from rocketpy_broker.cli.store import add_store_commands
-from rocketpy_broker.config.file import load_broker_config, load_namesrv_config
+from rocketpy_broker.config.file import SECRET_VALUES, load_broker_config, load_namesrv_config
 from rocketpy_broker.config.model import DEFAULT_BROKER_PORT
 from rocketpy_broker.embedded import EmbeddedCluster
 from rocketpy_broker.namesrv import NameServer
@@ -108,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__} ({native_form()})")
     parser.set_defaults(failed=1)
     commands = parser.add_subparsers(
-        required=True, dest="command", metavar="namesrv|broker|dev|stop|store|ha|dledger|promote"
+        required=True, dest="command", metavar="namesrv|broker|dev|stop|store|ha|dledger|promote|migrate-acl"
     )
     namesrv = _command(commands, "namesrv", "run a name server", _namesrv)
     broker = _command(commands, "broker", "run a broker", _broker)
@@ -144,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     add_ha_commands(commands)
     add_dledger_commands(commands)
     add_promote_command(commands)
+    add_account_commands(commands)
     return parser
 
 
@@ -180,6 +182,10 @@ def _setting(text: str) -> tuple[str, str]:
         raise argparse.ArgumentTypeError(
             f"every user of this machine can read the command line; write {key.strip()} into the file, or "
             f"set {key.strip()}File"
+        )
+    if key.strip() in SECRET_VALUES:
+        raise argparse.ArgumentTypeError(
+            f"every user of this machine can read the command line; write {key.strip()} into the file"
         )
     return key.strip(), trim(value)
 

@@ -32,7 +32,7 @@ from rocketpy_broker.config.keys import (
     SettingValue,
     to_text,
 )
-from rocketpy_broker.config.listen import client_files, listen_config
+from rocketpy_broker.config.listen import client_files, inner_credentials, listen_config
 from rocketpy_broker.config.model import (
     DEFAULT_BROKER_PORT,
     DEFAULT_NAMESRV_PORT,
@@ -55,10 +55,13 @@ _TLS_FILE: Final = "tls.config.file"
 """Key with the path of RocketMQ's tls.properties. All other settings take precedence over that file."""
 _SECURITY_KEYS: Final = frozenset({
     "aclEnable", "aclSignatureV2Required", "rocketmq.acl.plain.file", "haSecret", "dLegerSecret",
-    "replicaCertNames", _TLS_FILE,
+    "replicaCertNames", "authenticationEnabled", "authorizationEnabled", "authConfigPath",
+    "initAuthenticationUser", "innerClientAuthenticationCredentials", "migrateAuthFromV1Enabled", _TLS_FILE,
     *(name for name in LISTEN_KEYS if name.startswith("tls.")),
 })  # fmt: skip
 """Keys that protect a server."""
+SECRET_VALUES: Final = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredentials"})
+"""Keys whose values hold a password, so that no error shows them."""
 _SECURITY_WORDS: Final = ("acl", "auth", "secret", "tls")
 """Parts of keys that protect a server, also in later versions of RocketMQ."""
 _SIMILARITY_MIN: Final = 0.8
@@ -110,9 +113,12 @@ def load_broker_config(
         if "namesrv" not in registration and "namesrv" in found:
             registration["namesrv"] = BROKER_KEYS["namesrvAddr"].read(found["namesrv"].value)
         store = {name: config(**values[name]) for name, config in STORE_GROUPS.items()}
+        root = values["store"].get("root", Path.home() / "store")
         return BrokerConfig(
-            listen=listen_config(values["listen"], DEFAULT_BROKER_PORT, path),
-            store=StoreConfig(**{"root": Path.home() / "store", **values["store"]}, **store),
+            listen=listen_config(
+                values["listen"], DEFAULT_BROKER_PORT, path, users_path=Path(root, "config")
+            ),
+            store=StoreConfig(**{"root": root, **values["store"]}, **store),
             updatable_file=_updatable(path),
             without_effect=values[_WITHOUT_EFFECT],
             **{name: config(**values[name]) for name, config in BROKER_GROUPS.items()},
@@ -121,8 +127,11 @@ def load_broker_config(
 
 
 def _credentials(found: Mapping[str, Found], listen: Mapping[str, Any]) -> Credentials | None:
-    """Return the account in the environment. It signs as the broker requires of its clients."""
-    account = Credentials.of_settings(found)
+    """Return the account of the broker's own requests, of the file or of the environment.
+
+    It signs as the broker requires of its clients.
+    """
+    account = inner_credentials(listen) or Credentials.of_settings(found)
     if account is None or not listen.get("requires_signature_v2"):
         return account
     return replace(account, signature_version=2)
@@ -195,7 +204,8 @@ def _collect(settings: Iterable[_Setting], keys: Mapping[str, Key]) -> tuple[_Va
         try:
             values[key.group][key.field] = key.read(text)
         except (ValueError, ConfigInvalid) as error:
-            raise ConfigInvalid(f"{place}: {name}={text}: {error}") from None
+            shown = name if name in SECRET_VALUES else f"{name}={text}"
+            raise ConfigInvalid(f"{place}: {shown}: {error}") from None
         places[name] = place
     return values, places
 

@@ -12,6 +12,8 @@ from rocketpy.errors import ConfigInvalid
 from rocketpy_broker.config.model import BrokerConfig, NamesrvConfig
 from rocketpy_broker.config.readers import (
     one_of,
+    read_initial_user,
+    read_inner_user,
     read_listen_address,
     read_port,
     read_positive,
@@ -58,6 +60,12 @@ LISTEN_KEYS: Final = {
     "aclSignatureV2Required": Key("listen", "requires_signature_v2", read_boolean),
     "rocketmq.acl.plain.file": Key("listen", "acl_file", read_text),
     "rocketmqHome": Key("listen", "home", read_text),
+    "authenticationEnabled": Key("listen", "authentication", read_boolean),
+    "authorizationEnabled": Key("listen", "authorization", read_boolean),
+    "authConfigPath": Key("listen", "users_path", read_text),
+    "initAuthenticationUser": Key("listen", "init_user", read_initial_user),
+    "innerClientAuthenticationCredentials": Key("listen", "inner_user", read_inner_user),
+    "migrateAuthFromV1Enabled": Key("listen", "migrates", read_boolean),
     "com.rocketmq.remoting.frameMaxLength": Key("listen", "max_frame_bytes", read_positive),
     "maxHeaderBytes": Key("listen", "max_header_bytes", read_positive),
     "maxConnections": Key("listen", "max_connections", read_positive),
@@ -93,15 +101,40 @@ NAMESRV_KEYS: Final = _keys({"namesrv": NamesrvConfig}) | {
 
 UNSUPPORTED_KEYS: Final[dict[str, tuple[str, ...]]] = {
     "tls.test.mode.enable": ("false",),
-    **dict.fromkeys(
-        ("authenticationEnabled", "authorizationEnabled", "migrateAuthFromV1Enabled"), ("false",)
-    ),
+    **{
+        f"auth{kind}Provider": ("", f"org.apache.rocketmq.auth.auth{kind}.provider.DefaultAuth{kind}Provider")
+        for kind in ("entication", "orization")
+    },
+    **{
+        f"auth{kind}MetadataProvider": (
+            "",
+            f"org.apache.rocketmq.auth.auth{kind}.provider.LocalAuth{kind}MetadataProvider",
+        )
+        for kind in ("entication", "orization")
+    },
+    **{
+        f"auth{kind}Strategy": (
+            "",
+            *(
+                f"org.apache.rocketmq.auth.auth{kind}.strategy.State{form}Auth{kind}Strategy"
+                for form in ("less", "ful")
+            ),
+        )
+        for kind in ("entication", "orization")
+    },
+    "authenticationWhitelist": ("",),
+    "authorizationWhitelist": ("",),
     "timerPrecisionMs": ("1000",),
     **dict.fromkeys(("timerStopEnqueue", "timerStopDequeue", "timerInterceptDelayLevel"), ("false",)),
 }
 """Key -> values that this version implements; it rejects any other. The last ones are of RocketMQ 5."""
 
 _REASONS: Final = {
+    "all users and policies are in memory, and a change applies immediately": """
+        userCacheMaxNum userCacheExpiredSecond userCacheRefreshSecond aclCacheMaxNum aclCacheExpiredSecond
+        aclCacheRefreshSecond statefulAuthenticationCacheMaxNum statefulAuthenticationCacheExpiredSecond
+        statefulAuthorizationCacheMaxNum statefulAuthorizationCacheExpiredSecond
+    """,
     "one event loop does the work, without thread pools and their queues": """
         sendMessageThreadPoolNums=1 pullMessageThreadPoolNums=20 processReplyMessageThreadPoolNums=20
         queryMessageThreadPoolNums=10 adminBrokerThreadPoolNums=16 clientManageThreadPoolNums=32

@@ -9,9 +9,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
+from rocketpy.config import Credentials
 from rocketpy.errors import ConfigInvalid
+from rocketpy.protocol.bodies import UserInfo
 from rocketpy.transport import Address, ChannelOptions, TlsFiles
-from rocketpy_broker.config.model import ListenConfig
+from rocketpy_broker.config.model import ListenConfig, UsersConfig
 
 _ACL_FILE: Final = "conf/plain_acl.yml"
 """Path below RocketMQ's home directory, unless rocketmq.acl.plain.file is set."""
@@ -48,10 +50,16 @@ def _files(end: str, values: Mapping[str, Any], **more: Any) -> TlsFiles:
     return TlsFiles(**given, names=names, **more)
 
 
-def listen_config(values: Mapping[str, Any], default_port: int, conf: str | Path | None) -> ListenConfig:
+def listen_config(
+    values: Mapping[str, Any],
+    default_port: int,
+    conf: str | Path | None,
+    *,
+    users_path: Path | None = None,
+) -> ListenConfig:
     """Return the settings of a port from the values of the group "listen" in the file `conf`.
 
-    Raises ConfigInvalid.
+    users_path: the directory of users and policies without authConfigPath. Raises ConfigInvalid.
     """
     scheme, host, port = values.get("listen") or (None, values.get("host", "127.0.0.1"), None)
     if port is None:
@@ -65,6 +73,7 @@ def listen_config(values: Mapping[str, Any], default_port: int, conf: str | Path
         address=Address(scheme, host, port),
         insecure=values.get("insecure", False),
         acl_file=_acl_file(values, conf) if values.get("acl_enable") else None,
+        users=_users(values, conf, users_path),
         options=options,
         **limits,
     )
@@ -110,3 +119,37 @@ def _acl_file(values: Mapping[str, Any], conf: str | Path | None) -> Path:
     if conf is None:
         raise ConfigInvalid("aclEnable needs rocketmq.acl.plain.file or rocketmqHome to find the accounts")
     return Path(conf).parent / "plain_acl.yml"
+
+
+def inner_credentials(values: Mapping[str, Any]) -> Credentials | None:
+    """Return the account of the server's own requests: innerClientAuthenticationCredentials."""
+    found: UserInfo | None = values.get("inner_user")
+    if found is None:
+        return None
+    return Credentials(access_key=found.username or "", secret_key=found.password or "")
+
+
+def _users(
+    values: Mapping[str, Any], conf: str | Path | None, default_path: Path | None
+) -> UsersConfig | None:
+    """Return the settings of users and policies; None without authenticationEnabled."""
+    named = {"init_user": "initAuthenticationUser", "inner_user": "innerClientAuthenticationCredentials"}
+    initial = {key: values[field] for field, key in named.items() if values.get(field) is not None}
+    if not values.get("authentication"):
+        needless = [*initial]
+        needless += ["authorizationEnabled"] if values.get("authorization") else []
+        needless += ["migrateAuthFromV1Enabled"] if values.get("migrates") else []
+        if needless:
+            raise ConfigInvalid(
+                f"{needless[0]} needs authenticationEnabled=true: without it, nobody would have to sign in"
+            )
+        return None
+    path = Path(values["users_path"]) if values.get("users_path") else default_path
+    if path is None:
+        raise ConfigInvalid("authenticationEnabled needs authConfigPath, the directory of users and policies")
+    return UsersConfig(
+        file=path / "auth.json",
+        authorizes=values.get("authorization", False),
+        initial_users=tuple(initial.values()),
+        migrate_from=_acl_file(values, conf) if values.get("migrates") else None,
+    )

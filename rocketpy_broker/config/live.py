@@ -190,6 +190,8 @@ def _listen_texts(listen: ListenConfig) -> dict[str, str]:
     settings: dict[str, Any] = {
         "listenPort": listen.address.port,
         "aclEnable": listen.acl_file is not None,
+        "authenticationEnabled": listen.users is not None,
+        "authorizationEnabled": listen.users is not None and listen.users.authorizes,
         "tls.server.mode": tls,
         **limits,
     }

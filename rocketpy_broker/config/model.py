@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 
 from rocketpy.config import Credentials
 from rocketpy.errors import ConfigInvalid
-from rocketpy.protocol.bodies import PERM_READ, PERM_WRITE, RequestMode
+from rocketpy.protocol.bodies import PERM_READ, PERM_WRITE, RequestMode, UserInfo
 from rocketpy.transport import Address, ChannelOptions, Tls
 from rocketpy_broker.config.readers import (
     read_address,
@@ -46,6 +46,21 @@ def _check_name(name: str, value: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class UsersConfig:
+    """Access control by users and policies (ACL 2.0 of RocketMQ 5.x). The keys are RocketMQ 5's."""
+
+    file: Path
+    """auth.json in authConfigPath: the users and policies (RocketMQ: RocksDB there)."""
+    authorizes: bool = True
+    """authorizationEnabled: policies are checked. If not, every user may do everything."""
+    initial_users: tuple[UserInfo, ...] = field(default=(), repr=False)
+    """initAuthenticationUser and innerClientAuthenticationCredentials: users of the type Super, which are
+    created at the start if they do not exist."""
+    migrate_from: Path | None = None
+    """migrateAuthFromV1Enabled: the plain_acl.yml whose accounts are copied at the start."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ListenConfig:
     """The address that a server listens on, and who may connect.
 
@@ -58,7 +73,9 @@ class ListenConfig:
     insecure: bool = False
     """Serve other machines without TLS or access control (not in RocketMQ; ``--insecure``)."""
     acl_file: Path | None = None
-    """aclEnable: the plain_acl.yml with the accounts. None: no access control."""
+    """aclEnable: the plain_acl.yml with the accounts. None: no accounts of ACL 1.0."""
+    users: UsersConfig | None = None
+    """authenticationEnabled: users and policies. None: no access control of ACL 2.0."""
     requires_signature_v2: bool = False
     """aclSignatureV2Required (not in RocketMQ): access control rejects RocketMQ's signature, which can be
     replayed. Then only clients of this project can sign."""
@@ -73,17 +90,29 @@ class ListenConfig:
             raise ConfigInvalid(
                 f"{self.address} needs a certificate: set tls.server.certPath and tls.server.keyPath"
             )
-        if self.requires_signature_v2 and self.acl_file is None:
+        if self.acl_file is not None and self.users is not None:
             raise ConfigInvalid(
-                "aclSignatureV2Required=true needs aclEnable=true, because clients sign only then"
+                "authenticationEnabled excludes aclEnable=true: a server has either users (ACL 2.0) or "
+                "accounts (ACL 1.0); rocketpy-broker migrate-acl copies accounts to users"
+            )
+        if self.requires_signature_v2 and not self.has_access_control:
+            raise ConfigInvalid(
+                "aclSignatureV2Required=true needs aclEnable=true or authenticationEnabled=true, because "
+                "clients sign only then"
             )
         check_range("unsignedTimeoutMillis", self.unsigned_timeout_ms, 1, _HOUR_MS)
-        is_safe = self.acl_file is not None or (self.address.scheme == "tls" and not self.options.also_plain)
+        is_safe = self.has_access_control or (self.address.scheme == "tls" and not self.options.also_plain)
         if not (self.insecure or is_safe or self.is_local):
             raise ConfigInvalid(
                 f"will not serve {self.address} to other machines without TLS or access control; "
-                "bind to 127.0.0.1, use tls://, set aclEnable=true, or insist with --insecure (insecure=true)"
+                "bind to 127.0.0.1, use tls://, set aclEnable=true or authenticationEnabled=true, or insist "
+                "with --insecure (insecure=true)"
             )
+
+    @property
+    def has_access_control(self) -> bool:
+        """Whether requests must be signed."""
+        return self.acl_file is not None or self.users is not None
 
     @property
     def is_local(self) -> bool:
@@ -98,7 +127,7 @@ class ListenConfig:
     @property
     def is_open(self) -> bool:
         """Whether replicas need no authentication: with `insecure`, or local and without access control."""
-        return self.insecure or (self.is_local and self.acl_file is None)
+        return self.insecure or (self.is_local and not self.has_access_control)
 
     @property
     def requires_certificates(self) -> bool:
@@ -489,7 +518,11 @@ class BrokerConfig(CheckedSettings):
             )
         if port.scheme == "memory" or listen.is_open or not self.accepts_any_replica:
             return
-        why = "with aclEnable" if listen.is_local else f"at {listen.address}, which other machines can reach,"
+        why = (
+            "with access control"
+            if listen.is_local
+            else f"at {listen.address}, which other machines can reach,"
+        )
         if self.dledger.enabled:
             raise ConfigInvalid(
                 f"{why} the DLedger port would let any host join the group: set dLegerSecret to the same "

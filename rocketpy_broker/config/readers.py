@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
+from rocketpy.protocol.bodies import UserInfo
 from rocketpy.transport import Address
 from rocketpy_broker.store.setting import read_integer, read_text
 
@@ -82,3 +85,28 @@ def read_names(value: str) -> frozenset[str]:
 def read_dledger_flush(value: str) -> bool:
     """Return whether dLegerFlush is ``quorum``, not ``async``. Raises ValueError."""
     return one_of("quorum", "async")(value) == "quorum"
+
+
+def read_initial_user(value: str) -> UserInfo | None:
+    """Return the user in ``{"username":"…","password":"…"}``, of the type Super. None for an empty text.
+
+    Raises ValueError, which does not show the password.
+    """
+    return _user(value, "username", "password")
+
+
+def read_inner_user(value: str) -> UserInfo | None:
+    """Return the user in ``{"accessKey":"…","secretKey":"…"}``; see `read_initial_user`."""
+    return _user(value, "accessKey", "secretKey")
+
+
+def _user(value: str, name: str, password: str) -> UserInfo | None:
+    if not value.strip():
+        return None
+    try:
+        found = msgspec.json.decode(value.encode(), type=dict[str, str])
+    except msgspec.MsgspecError:
+        found = {}
+    if not (found.get(name) or "").strip() or not (found.get(password) or "").strip():
+        raise ValueError(f'{{"{name}":"…","{password}":"…"}} is expected, with two texts that are not empty')
+    return UserInfo(username=found[name].strip(), password=found[password], user_type="Super")

@@ -23,15 +23,17 @@ from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import Rejected, handles
 from rocketpy_broker.security.access_file import AccessStore
+from rocketpy_broker.security.user_file import UserStore
 
 _OFF = "access control is off at this broker (aclEnable=false)"
+_USERS = "this broker has users and policies (ACL 2.0), not accounts: use createUser, createAcl and the like"
 
 
 @dataclass(eq=False)
 class AccessHandler:
     """Manages accounts."""
 
-    store: AccessStore | None
+    store: AccessStore | UserStore | None
     """None without access control."""
     config: BrokerConfig
     _: KW_ONLY
@@ -80,14 +82,19 @@ class AccessHandler:
             lambda store: store.set_white_addresses(patterns or []),
         )
 
+    def _of_accounts(self, failure: ResponseCode = ResponseCode.SYSTEM_ERROR) -> AccessStore:
+        """Return the accounts. Raises Rejected if the broker has none."""
+        if not isinstance(self.store, AccessStore):
+            raise Rejected(failure, _OFF if self.store is None else _USERS)
+        return self.store
+
     def _change(
         self, request: Command, failure: ResponseCode, change: Callable[[AccessStore], str | None]
     ) -> Command:
         """Apply a change and respond. It has failed if `change` raises an error or returns a reason."""
-        if self.store is None:
-            raise Rejected(failure, _OFF)
+        store = self._of_accounts(failure)
         try:
-            reason = change(self.store)
+            reason = change(store)
         except (RocketError, OSError) as error:
             reason = str(error)
         return request.reply() if reason is None else request.reply(failure, remark=reason)
@@ -95,9 +102,7 @@ class AccessHandler:
     @handles(RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
     def version(self, channel: Channel, request: Command) -> Command:
         """Handle GET_BROKER_CLUSTER_ACL_INFO."""
-        if self.store is None:
-            raise Rejected(ResponseCode.SYSTEM_ERROR, _OFF)
-        version = self.store.version.encode().decode()
+        version = self._of_accounts().version.encode().decode()
         header = GetBrokerAclConfigResponseHeader(
             version=version,
             all_acl_file_version=f'{{"plain_acl.yml":{version}}}',
@@ -110,9 +115,7 @@ class AccessHandler:
     @handles(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
     def listing(self, channel: Channel, request: Command) -> Command:
         """Handle GET_BROKER_CLUSTER_ACL_CONFIG."""
-        if self.store is None:
-            raise Rejected(ResponseCode.SYSTEM_ERROR, _OFF)
-        white, accounts = self.store.listing()
+        white, accounts = self._of_accounts().listing()
         body = GetBrokerClusterAclConfigResponseBody(global_white_addrs=white, plain_access_configs=accounts)
         return request.reply(body=body.encode())
 

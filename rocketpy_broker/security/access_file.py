@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -22,20 +22,23 @@ from rocketpy_broker.security.accounts import (
     dump_access_file,
     read_access_file,
 )
+from rocketpy_broker.security.rights import Rules
 from rocketpy_broker.store.files.disk import Clock, system_clock
 from rocketpy_broker.store.files.state_file import replace_file
 
 log = logging.getLogger("rocketpy.broker.access")
 
 
-class AccessStore:
-    """The rules in force. Call `load` before the first check."""
+T = TypeVar("T", bound=Rules)
 
-    def __init__(self, path: Path, *, clock: Clock = system_clock) -> None:
+
+class RulesFile(Generic[T]):
+    """A file with the rules of a server, which is read again after a change."""
+
+    def __init__(self, path: Path, rules: T) -> None:
         self.path = path.absolute()
-        self.rules = AccessList((), {})
-        self._clock = clock
-        self._written = AccessFile()
+        self.rules = rules
+        """The rules in force."""
         self._stamp: object = None
         """Of the content that was read last, even if it is invalid; None if the file could not be read."""
         self._problem = ""
@@ -47,12 +50,10 @@ class AccessStore:
         try:
             text = self.path.read_text("utf-8")
             self._stamp = stamp  # invalid content is not parsed again before it changes
-            self._apply(read_access_file(text))
+            self._read(text)
+            self._problem = ""
         except FileNotFoundError:
-            raise ConfigInvalid(
-                f"{self.path}: aclEnable=true needs this file, which does not exist; create it, "
-                "or set rocketmq.acl.plain.file"
-            ) from None
+            raise ConfigInvalid(f"{self.path}: {self._why_missing()}") from None
         except UnicodeDecodeError:
             raise ConfigInvalid(f"{self.path}: the file is not in UTF-8") from None
         except (OSError, ConfigInvalid) as error:
@@ -71,10 +72,39 @@ class AccessStore:
         else:
             log.warning("%s was read again and has %d accounts now", self.path, len(self.rules.accounts))
 
+    def _read(self, text: str) -> None:
+        """Apply the rules of a text. Raises ConfigInvalid; nothing has changed then."""
+        raise NotImplementedError
+
+    def _why_missing(self) -> str:
+        """Return why the server needs the file, and what to do."""
+        raise NotImplementedError
+
+    def _write(self, text: str) -> None:
+        """Replace the file. Raises OSError."""
+        replace_file(self.path, text)
+        self._stamp, self._problem = file_stamp(self.path), ""
+
+
+class AccessStore(RulesFile[AccessList]):
+    """The rules of plain_acl.yml. Call `load` before the first check."""
+
+    def __init__(self, path: Path, *, clock: Clock = system_clock) -> None:
+        super().__init__(path, AccessList((), {}))
+        self._clock = clock
+        self._written = AccessFile()
+
+    def _read(self, text: str) -> None:
+        self._apply(read_access_file(text))
+
+    def _why_missing(self) -> str:
+        return (
+            "aclEnable=true needs this file, which does not exist; create it, or set rocketmq.acl.plain.file"
+        )
+
     def _apply(self, written: AccessFile) -> None:
         self.rules = AccessList.of(written)  # if it raises, nothing has changed
         self._written = written
-        self._problem = ""
 
     # -- requests of administrators -----------------------------------------------------------
 
@@ -114,9 +144,8 @@ class AccessStore:
         version = [self.version.next(self._clock())]
         written = msgspec.structs.replace(self._written, data_version=version, **changes)
         AccessList.of(written)
-        replace_file(self.path, dump_access_file(written))
+        self._write(dump_access_file(written))
         self._apply(written)
-        self._stamp = file_stamp(self.path)
 
 
 def _merged(known: PlainAccessConfig, change: PlainAccessConfig) -> PlainAccessConfig:

@@ -8,39 +8,25 @@ module contains a secret.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Flag
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from rocketpy.errors import ConfigInvalid
-from rocketpy.message import REPLY_TOPIC_SUFFIX, TRACE_TOPIC
-from rocketpy.protocol.bodies import (
-    DataVersion,
-    PlainAccessConfig,
-)
+from rocketpy.message import TRACE_TOPIC
+from rocketpy.protocol.bodies import DataVersion, PlainAccessConfig
+from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX
+from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.security.addresses import AddressPattern
+from rocketpy_broker.security.rights import INTERNAL_GROUP, RequiredRight, Right, Subject, is_internal_topic
 
 KEY_CHARACTERS_MIN: Final = 7
 """Minimum length of access and secret keys: 4.6.0 requires more than 6 characters."""
-_INTERNAL_PREFIX: Final = "RMQ_SYS_"
-_INTERNAL_TOPICS: Final = frozenset(
-    {"SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC", "OFFSET_MOVED_EVENT", "rmq_sys_wheel_timer"}
-)
-_INTERNAL_GROUP: Final = "CID_RMQ_SYS_TRANS"
 
-
-class Right(Flag):
-    """A right of an account for a topic or a group."""
-
-    DENY = 0
-    PUB = 4
-    SUB = 8
-
-
+_JAVA_EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException"
 _RIGHTS: Final = {
     "DENY": Right.DENY,
     "PUB": Right.PUB,
@@ -68,7 +54,7 @@ class Account:
 
     def right_to_group(self, name: str) -> Right:
         """Return the right to act as a group. The default right does not apply to the broker's own group."""
-        default = Right.DENY if name == _INTERNAL_GROUP else self.default_group
+        default = Right.DENY if name == INTERNAL_GROUP else self.default_group
         return self.groups.get(name, default)
 
     def right_to_topic(self, name: str) -> Right:
@@ -82,26 +68,32 @@ class Account:
             return named
         if name == TRACE_TOPIC:
             return self.default_topic & Right.PUB
-        if name in _INTERNAL_TOPICS or name.startswith(_INTERNAL_PREFIX) or name.endswith(REPLY_TOPIC_SUFFIX):
+        if is_internal_topic(name):
             return Right.DENY
         group = name.removeprefix(DLQ_TOPIC_PREFIX)
         if group != name and not self.right_to_group(group) & Right.SUB:
             return Right.DENY
         return self.default_topic
 
-    def may_read_from(self, other: Account | None) -> bool:
-        """Whether this account may read at least one topic that `other` may send to.
+    @property
+    def listed_topics(self) -> Iterable[str]:
+        """Topics that its rights name."""
+        return self.topics
 
-        other: None stands for a client that may send to all topics.
-        """
-        if not self.is_limited:
-            return True
-        if other is None or not other.is_limited:
-            return any(Right.SUB & self.right_to_topic(name) for name in ("", *self.topics))
-        names = {"", *self.topics, *other.topics}  # the empty name: a topic that neither lists
-        return any(
-            Right.SUB & self.right_to_topic(name) and Right.PUB & other.right_to_topic(name) for name in names
-        )
+    def is_exempt_at(self, host: str) -> bool:
+        """Whether its requests from this host need no signature and no right."""
+        return self.allow_list.matches(host)
+
+    def refusal(self, required: RequiredRight, host: str) -> str | None:
+        """Return why it lacks a right to a topic or a group, from any host; None if it has the right."""
+        match required.kind:
+            case Subject.TOPIC:
+                found = self.right_to_topic(required.name)
+            case Subject.GROUP:
+                found = self.right_to_group(required.name)
+            case _:
+                found = Right.DENY
+        return None if required.right & found else f"No default permission for {required}"
 
     @property
     def is_limited(self) -> bool:
@@ -124,11 +116,12 @@ class AccessList:
 
     allow_list: tuple[AddressPattern, ...]
     accounts: Mapping[str, Account]
+    delegates: ClassVar = False
 
     @classmethod
     def of(cls, contents: AccessFile) -> AccessList:
         """Return the rules of a file. Raises ConfigInvalid, which names the account or the pattern."""
-        accounts = [_account(config) for config in contents.accounts or []]
+        accounts = [validated_account(config) for config in contents.accounts or []]
         return cls(
             tuple(AddressPattern(text) for text in contents.global_white_remote_addresses or []),
             {account.access_key: account for account in accounts},
@@ -137,6 +130,14 @@ class AccessList:
     def is_on_allow_list(self, host: str) -> bool:
         """Whether a client at this host may do everything without a signature."""
         return any(pattern.matches(host) for pattern in self.allow_list)
+
+    def why_unknown(self, access_key: str | None) -> str:
+        """Return why a request with this access key, or without one, is rejected."""
+        return "No accessKey is configured" if access_key is None else f"No acl config for {access_key}"
+
+    def rejection(self, request: Command, reason: str) -> Command:
+        """Return the response that clients of 4.6.0 expect: SYSTEM_ERROR and the name of Java's exception."""
+        return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{_JAVA_EXCEPTION}: {reason}")
 
 
 def read_access_file(text: str) -> AccessFile:
@@ -188,7 +189,8 @@ def _strings(value: Any) -> Any:
     return str(value) if type(value) in (int, float) else value
 
 
-def _account(config: PlainAccessConfig) -> Account:
+def validated_account(config: PlainAccessConfig) -> Account:
+    """Return an account with its rights. Raises ConfigInvalid, which names it."""
     key, secret = config.access_key, config.secret_key or ""
     if len(key) < KEY_CHARACTERS_MIN or len(secret) < KEY_CHARACTERS_MIN:
         raise ConfigInvalid(f"account {key!r}: accessKey and secretKey must be longer than 6 characters")

@@ -2,7 +2,8 @@
 
 This applies with access control. CLIENT needs a signed request and the rights that
 `required_rights` returns for it. BROKER and ADMIN need an administrator's account or an address on the
-allow list.
+allow list. With users and policies (ACL 2.0), a user may be given most of these requests (see
+`administrative_rights`).
 
 Deny by default: a handler for a new request code is not called until the code is in a table here. With
 access control, only administrators may use the code until `required_rights` has a rule for it.
@@ -95,6 +96,9 @@ BROKER_CALLERS: Final = _table(
         RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, RequestCode.DELETE_ACL_CONFIG,
         RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
         RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, RequestCode.GET_ALL_PRODUCER_INFO,
-        RequestCode.DELETE_EXPIRED_COMMITLOG, RequestCode.SET_MESSAGE_REQUEST_MODE,
+        RequestCode.DELETE_EXPIRED_COMMITLOG, RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_UPDATE_USER,
+        RequestCode.AUTH_DELETE_USER, RequestCode.AUTH_GET_USER, RequestCode.AUTH_LIST_USER,
+        RequestCode.AUTH_CREATE_ACL, RequestCode.AUTH_UPDATE_ACL, RequestCode.AUTH_DELETE_ACL,
+        RequestCode.AUTH_GET_ACL, RequestCode.AUTH_LIST_ACL, RequestCode.SET_MESSAGE_REQUEST_MODE,
     ),
 )  # fmt: skip

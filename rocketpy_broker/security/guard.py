@@ -1,8 +1,8 @@
 """Checks requests before the handlers of a server see them: authentication and authorization.
 
 A request from an address on the allow list is accepted. Any other must be signed by an account that has all
-the rights that the request needs. Clients of 4.6.0 expect a rejection with the code SYSTEM_ERROR and the name
-of Java's exception.
+the rights that the request needs. Accounts and allow lists are those of ACL 1.0. With ACL 2.0, every request
+must be signed by a user, whose policies decide.
 
 Source: PlainPermissionManager validate of RocketMQ 4.6.0. Differs: each request code has
 allowed callers (`AllowedCaller`); there, only five need an administrator. A client may use a second version
@@ -19,7 +19,7 @@ from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Final
 
 from rocketpy.errors import RocketError
-from rocketpy.protocol.codes import RequestCode, ResponseCode, name_of
+from rocketpy.protocol.codes import RequestCode, name_of
 from rocketpy.protocol.headers import UNIQUE_KEY_QUERY
 from rocketpy.protocol.remoting.acl import (
     ACCESS_KEY,
@@ -37,21 +37,20 @@ from rocketpy.runtime.tasks import PeriodicCall, Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import ListenConfig
 from rocketpy_broker.security.access_file import AccessStore
-from rocketpy_broker.security.accounts import Account
 from rocketpy_broker.security.allowed_callers import AllowedCaller
 from rocketpy_broker.security.lookups import BrokerLookups
 from rocketpy_broker.security.replays import ReplayGuard
 from rocketpy_broker.security.required_rights import (
-    RequiredRight,
-    Subject,
+    administrative_rights,
     has_rule,
     required_rights,
 )
+from rocketpy_broker.security.rights import Principal, RequiredRight, Rules, Subject, may_read_from
+from rocketpy_broker.security.user_file import UserStore
 from rocketpy_broker.store.files.disk import Clock, system_clock
 
 log = logging.getLogger("rocketpy.broker.access")
 
-_JAVA_EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException"
 _RELOAD_S: Final = 0.5
 """Interval of checks for a changed file; as in 4.6.0."""
 _DIGITS_MAX: Final = 15
@@ -69,7 +68,7 @@ class AccessGuard:
     request.
     """
 
-    store: AccessStore
+    store: AccessStore | UserStore
     callers: Mapping[int, AllowedCaller]
     """Who may use each request code."""
     tasks: Tasks
@@ -141,32 +140,32 @@ class AccessGuard:
 
     def _deny(self, channel: Channel, request: Command, reason: str) -> Command:
         log.info("request from %s rejected: %s", channel.remote_address, reason)
-        return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{_JAVA_EXCEPTION}: {reason}")
+        return self.store.rules.rejection(request, reason)
 
     def _deny_reason(self, channel: Channel, request: Command) -> str | None:
         host = channel.remote_host
-        rules = self.store.rules
+        rules: Rules = self.store.rules
         if rules.is_on_allow_list(host):
             self._accounts[channel] = _TRUSTED
             return None
         fields = request.ext_fields()
         access_key = fields.get(ACCESS_KEY)
-        if access_key is None:
-            return "No accessKey is configured"
-        account = rules.accounts.get(access_key)
-        if account is None:
-            return f"No acl config for {access_key}"
-        if account.allow_list.matches(host):
+        account = None if access_key is None else rules.accounts.get(access_key)
+        if access_key is None or account is None:
+            return rules.why_unknown(access_key)
+        if account.is_exempt_at(host):
             self._accounts[channel] = access_key
             return None
         reason = self._signature_problem(account, request, fields) or self._missing_right(
-            account, request, fields
+            account, host, request, fields
         )
         if reason is None:
             self._accounts[channel] = access_key
         return reason
 
-    def _signature_problem(self, account: Account, request: Command, fields: Mapping[str, str]) -> str | None:
+    def _signature_problem(
+        self, account: Principal, request: Command, fields: Mapping[str, str]
+    ) -> str | None:
         if SIGNATURE_V2 in fields:
             return self._signature_v2_problem(account, request, fields)
         if self.requires_v2:
@@ -180,7 +179,7 @@ class AccessGuard:
         return f"Check signature failed for accessKey={account.access_key}"
 
     def _signature_v2_problem(
-        self, account: Account, request: Command, fields: Mapping[str, str]
+        self, account: Principal, request: Command, fields: Mapping[str, str]
     ) -> str | None:
         content = signed_content_v2(request.code, request.language, request.version, fields, request.body)
         wanted = signature_v2(account.secret_key, content)
@@ -193,51 +192,53 @@ class AccessGuard:
             account.access_key, fields.get(NONCE, ""), int(signed_at), self.clock()
         )
 
-    def _missing_right(self, account: Account, request: Command, fields: Mapping[str, str]) -> str | None:
-        caller = self.callers.get(request.code, AllowedCaller.ADMIN)
-        needs_admin = caller is not AllowedCaller.CLIENT or not has_rule(request.code)
-        if needs_admin and not account.is_admin:
-            code = name_of(RequestCode, request.code)
-            return (
-                f"Need admin permission for request code={request.code}, "
-                f"but accessKey={account.access_key} is not ({code})"
-            )
+    def _missing_right(
+        self, account: Principal, host: str, request: Command, fields: Mapping[str, str]
+    ) -> str | None:
         if not account.is_limited:
             return None
-        return self._first_denied(account, required_rights(request, fields, self._lookups))
+        caller = self.callers.get(request.code, AllowedCaller.ADMIN)
+        needs_admin = caller is not AllowedCaller.CLIENT or not has_rule(request.code)
+        wanted: list[RequiredRight] = []
+        if needs_admin and not account.is_admin:
+            delegated = administrative_rights(request, fields) if self.store.rules.delegates else None
+            if delegated is None:
+                code = name_of(RequestCode, request.code)
+                return (
+                    f"Need admin permission for request code={request.code}, "
+                    f"but accessKey={account.access_key} is not ({code})"
+                )
+            wanted = delegated
+        return self._first_denied(account, host, [*wanted, *required_rights(request, fields, self._lookups)])
 
-    def _first_denied(self, account: Account, wanted: Iterable[RequiredRight]) -> str | None:
+    def _first_denied(self, account: Principal, host: str, wanted: Iterable[RequiredRight]) -> str | None:
         """Return why an account lacks one of these rights; None if it has all of them."""
         for required in wanted:
-            if not self._allows(account, required):
-                if required.kind is Subject.CLIENT:
+            if required.kind is Subject.CLIENT:
+                owner = None if self._lookups is None else self._lookups.owner_of(required.name)
+                if owner not in (None, account.access_key):
                     return f"Another account's connection has the {required}"
-                return f"No default permission for {required}"
+            elif required.kind is Subject.REQUESTER:
+                if not self._may_reply_to(account, host, required.name):
+                    return f"No default permission for {required}"
+            elif (reason := account.refusal(required, host)) is not None:
+                return reason
         return None
 
-    def _allows(self, account: Account, required: RequiredRight) -> bool:
-        if required.kind is Subject.TOPIC:
-            return bool(required.right & account.right_to_topic(required.name))
-        if required.kind is Subject.GROUP:
-            return bool(required.right & account.right_to_group(required.name))
-        if required.kind is Subject.CLIENT:
-            owner = None if self._lookups is None else self._lookups.owner_of(required.name)
-            return owner in (None, account.access_key)
-        return self._may_reply_to(account, required.name)
-
-    def _may_reply_to(self, account: Account, client_id: str) -> bool:
+    def _may_reply_to(self, account: Principal, host: str, client_id: str) -> bool:
         """Whether this account may read a topic that the client may send requests to.
 
         An unknown client is treated as one that may send to all topics.
         """
         requester = None if self._lookups is None else self._lookups.requester(client_id)
-        rules = self.store.rules
+        rules: Rules = self.store.rules
         if requester is None or rules.is_on_allow_list(requester.remote_host):
-            return account.may_read_from(None)
+            return may_read_from(account, host, None, "")
+        at = requester.remote_host
         other = rules.accounts.get(self.account_of(requester))
         if other is None:
             return False
-        return account.may_read_from(None if other.allow_list.matches(requester.remote_host) else other)
+        return may_read_from(account, host, None if other.is_exempt_at(at) else other, at)
 
     def deny_if_revoked(self, channel: Channel, request: Command) -> Command | None:
         """Return the response that rejects a held request whose account has lost the rights; else None."""
@@ -260,29 +261,36 @@ class AccessGuard:
     def permits(self, channel: Channel, wanted: Iterable[RequiredRight]) -> bool:
         """Whether the account of a connection has all these rights now."""
         host = channel.remote_host
-        rules = self.store.rules
+        rules: Rules = self.store.rules
         if rules.is_on_allow_list(host):
             return True
         account = rules.accounts.get(self.account_of(channel))
         if account is None:
             return False
-        is_exempt = account.allow_list.matches(host) or not account.is_limited
-        return is_exempt or self._first_denied(account, wanted) is None
+        is_exempt = account.is_exempt_at(host) or not account.is_limited
+        return is_exempt or self._first_denied(account, host, wanted) is None
 
 
-def _is_signed(account: Account, fields: Mapping[str, str], body: bytes) -> bool:
+def _is_signed(account: Principal, fields: Mapping[str, str], body: bytes) -> bool:
     """Whether the signature of version 1 covers these fields and the body."""
     wanted = signature(account.secret_key, signed_content(fields, body))
     return hmac.compare_digest(wanted.encode(), fields.get(SIGNATURE, "").encode())
 
 
 def create_access_guard(
-    listen: ListenConfig, callers: Mapping[int, AllowedCaller], tasks: Tasks
+    listen: ListenConfig, callers: Mapping[int, AllowedCaller], tasks: Tasks, cluster: str = ""
 ) -> AccessGuard | None:
-    """Return the guard of a server, not yet started; None without access control."""
-    if listen.acl_file is None:
+    """Return the guard of a server, not yet started; None without access control.
+
+    cluster: the name of its cluster, to which policies may refer.
+    """
+    store: AccessStore | UserStore
+    if listen.acl_file is not None:
+        store = AccessStore(listen.acl_file)
+    elif listen.users is not None:
+        store = UserStore(listen.users, cluster)
+    else:
         return None
-    store = AccessStore(listen.acl_file)
     return AccessGuard(
         store,
         callers,

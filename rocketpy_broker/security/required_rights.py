@@ -14,21 +14,28 @@
 
 Source: PlainAccessValidator of RocketMQ 4.6.0. Differs: there, request codes without a topic or a group need
 only a valid signature, and so do batches, offset queries and queue locks.
+
+A user of ACL 2.0 needs the action of the same name, and for a query the action Get is also enough. It needs
+no right for its producer group, and to send a message back it need not be allowed to send to its topic.
+Source: DefaultAuthorizationContextBuilder of RocketMQ 5.3.3. Differs: there, requests without a topic, a
+group or an annotation need only a valid signature.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import Enum
 from typing import Final, NamedTuple
 
 from rocketpy.message import DEFAULT_TOPIC, REPLY_TOPIC_SUFFIX
 from rocketpy.protocol.bodies import (
     BatchAckMessageRequestBody,
     CheckClientRequestBody,
+    CreateTopicListRequestBody,
     HeartbeatData,
     LockBatchRequestBody,
     QueryAssignmentRequestBody,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
 )
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import (
@@ -44,37 +51,16 @@ from rocketpy.protocol.message.message_id import decode_message_id
 from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from rocketpy.protocol.message.record import Record
 from rocketpy.protocol.remoting.command import Command
-from rocketpy_broker.security.accounts import Right
 from rocketpy_broker.security.lookups import BrokerLookups
+from rocketpy_broker.security.rights import RequiredRight, Right, Subject
 from rocketpy_broker.services.delay.topic_rewrite import CHECK_MAX_TOPIC, HALF_TOPIC
 from rocketpy_broker.services.pop.formats import normal_topic
 from rocketpy_broker.services.timers.messages import TIMER_TOPIC
 
 _ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 _ANY: Final = Right.PUB | Right.SUB
-
-
-class Subject(Enum):
-    """Kind of the name in a required right."""
-
-    TOPIC = "topic"
-    GROUP = "group"
-    CLIENT = "client id"
-    """Client id of the sender."""
-    REQUESTER = "replies to client"
-    """Client id of the requester, which receives the reply."""
-
-
-class RequiredRight(NamedTuple):
-    """One right that an account needs."""
-
-    name: str
-    kind: Subject
-    right: Right
-    """One of its bits is enough; ignored for CLIENT and REQUESTER."""
-
-    def __str__(self) -> str:
-        return f"{self.kind.value}:{self.name}"
+_READ: Final = Right.SUB | Right.GET
+_QUERY: Final = Right.PUB | Right.SUB | Right.GET
 
 
 _Required = list[RequiredRight]
@@ -117,20 +103,30 @@ def required_rights(
 # -- names ------------------------------------------------------------------------------------
 
 
-def _topic(name: str | None, right: Right) -> _Required:
-    """Return the right for a topic, or for the group of a retry topic; nothing for a missing field."""
+def _topic(name: str | None, right: Right, actions: Right | None = None) -> _Required:
+    """Return the right for a topic, or for the group of a retry topic; nothing for a missing field.
+
+    actions: See `RequiredRight`. None: the same as `right`.
+    """
     if name is None:
         return []
     group = name.removeprefix(RETRY_TOPIC_PREFIX)
-    return [RequiredRight(group, Subject.TOPIC if group == name else Subject.GROUP, right)]
+    kind = Subject.TOPIC if group == name else Subject.GROUP
+    return [RequiredRight(group, kind, right, right if actions is None else actions)]
 
 
-def _group(name: str | None, right: Right = Right.SUB) -> _Required:
-    return [] if name is None else [RequiredRight(name, Subject.GROUP, right)]
+def _group(name: str | None, right: Right = Right.SUB, actions: Right | None = None) -> _Required:
+    wanted = right if actions is None else actions
+    return [] if name is None else [RequiredRight(name, Subject.GROUP, right, wanted)]
+
+
+def _producer_group(name: str | None) -> _Required:
+    """Return the right to act as a producer group. ACL 2.0 has none: the right to the topic is enough."""
+    return _group(name, _ANY, Right.DENY)
 
 
 def _client(client_id: str | None) -> _Required:
-    return [] if client_id is None else [RequiredRight(client_id, Subject.CLIENT, _ANY)]
+    return [] if client_id is None else [RequiredRight(client_id, Subject.CLIENT, _ANY, _ANY)]
 
 
 # -- records ----------------------------------------------------------------------------------
@@ -141,16 +137,16 @@ def rights_to_read(record: Record) -> list[RequiredRight]:
     topic = record.topic
     if topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
         topic = _property(record, props.PROPERTY_REAL_TOPIC) or topic
-    found = _topic(topic, Right.SUB)
+    found = _topic(topic, Right.SUB, _READ)
     if topic.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)):
-        found += _topic(_property(record, props.PROPERTY_RETRY_TOPIC), Right.SUB)
+        found += _topic(_property(record, props.PROPERTY_RETRY_TOPIC), Right.SUB, _READ)
     return found
 
 
 def rights_to_end_transaction(half: Record) -> list[RequiredRight]:
     """Return the rights that an account needs to check, commit or roll back a half message."""
-    return _topic(_property(half, props.PROPERTY_REAL_TOPIC) or HALF_TOPIC, Right.PUB) + _group(
-        _property(half, props.PROPERTY_PRODUCER_GROUP), _ANY
+    return _topic(_property(half, props.PROPERTY_REAL_TOPIC) or HALF_TOPIC, Right.PUB) + _producer_group(
+        _property(half, props.PROPERTY_PRODUCER_GROUP)
     )
 
 
@@ -175,16 +171,25 @@ def _nothing(_: _Request) -> _Required:
     return []
 
 
-def _about_topic(field: str = "topic", right: Right = _ANY) -> Rule:
-    return lambda request: _topic(request.field(field), right)
+def _about_topic(field: str = "topic", right: Right = _ANY, action: Right = Right.GET) -> Rule:
+    """Return the rule of requests about a topic. action: is also enough, in ACL 2.0."""
+    return lambda request: _topic(request.field(field), right, right | action)
 
 
-def _about_group(field: str, right: Right = Right.SUB) -> Rule:
-    return lambda request: _group(request.field(field), right)
+def _about_group(field: str, right: Right = Right.SUB, action: Right = Right.GET) -> Rule:
+    return lambda request: _group(request.field(field), right, right | action)
 
 
-def _consume(topic: str = "topic", group: str = "consumerGroup", right: Right = Right.SUB) -> Rule:
-    return lambda request: _topic(request.field(topic), right) + _group(request.field(group))
+def _consume(
+    topic: str = "topic",
+    group: str = "consumerGroup",
+    right: Right = Right.SUB,
+    action: Right = Right.GET,
+) -> Rule:
+    return lambda request: (
+        _topic(request.field(topic), right, right | action)
+        + _group(request.field(group), Right.SUB, Right.SUB | action)
+    )
 
 
 def _send(topic: str, properties: str) -> Rule:
@@ -199,7 +204,7 @@ def _send(topic: str, properties: str) -> Rule:
                 found = _topic(name, Right.SUB) + _topic(sent.get(props.PROPERTY_RETRY_TOPIC), Right.SUB)
         if props.PROPERTY_TRANSACTION_PREPARED in text:
             # The broker checks the transaction with any producer of that group, and trusts the result.
-            found += _group(props.decode(text).get(props.PROPERTY_PRODUCER_GROUP), _ANY)
+            found += _producer_group(props.decode(text).get(props.PROPERTY_PRODUCER_GROUP))
         return found
 
     return rule
@@ -213,7 +218,7 @@ def _reply(topic: str, properties: str) -> Rule:
         is_reply_topic = request.lookups is not None and name == request.lookups.reply_topic
         text = props.decode(request.field(properties) or "")
         client_id = text.get(props.PROPERTY_MESSAGE_REPLY_TO_CLIENT, "")
-        required = RequiredRight(client_id, Subject.REQUESTER, Right.SUB)
+        required = RequiredRight(client_id, Subject.REQUESTER, Right.SUB, Right.SUB)
         return [*([] if is_reply_topic else _topic(name, Right.PUB)), required]
 
     return rule
@@ -236,7 +241,9 @@ def _batch_ack(request: _Request) -> _Required:
 
 
 def _send_back(request: _Request) -> _Required:
-    named = _topic(request.fields.get("originTopic", ""), Right.PUB) + _group(request.field("group"))
+    # A consumer of 4.6.0 needs the right to send to the topic. In ACL 2.0 it needs only the right to read it.
+    named = _topic(request.fields.get("originTopic", ""), Right.PUB, Right.PUB | Right.SUB)
+    named += _group(request.field("group"))
     return named + _stored(request, request.command.header_as(ConsumerSendMsgBackRequestHeader).offset)
 
 
@@ -249,7 +256,7 @@ def _end(request: _Request) -> _Required:
 
     If the record is not a half message, only the producer group counts: the handler rejects the request.
     """
-    found = _group(request.field("producerGroup"), _ANY)
+    found = _producer_group(request.field("producerGroup"))
     record = request.record_at(request.command.header_as(EndTransactionRequestHeader).commit_log_offset)
     is_half = record is not None and record.topic == HALF_TOPIC
     return found + (rights_to_end_transaction(record) if record and is_half else [])
@@ -306,12 +313,111 @@ def _route(request: _Request) -> _Required:
     # Producers query the route of DEFAULT_TOPIC before they send to a topic that does not exist.
     if topic is None or topic == DEFAULT_TOPIC or topic.endswith(REPLY_TOPIC_SUFFIX):
         return []
-    return _topic(topic, _ANY)
+    return _topic(topic, _ANY, _QUERY)
 
 
 def _kv_config(request: _Request) -> _Required:
     is_order = request.field("namespace") == _ORDER_NAMESPACE
-    return _topic(request.field("key"), _ANY) if is_order else []
+    return _topic(request.field("key"), _ANY, _QUERY) if is_order else []
+
+
+# -- requests of administrators ---------------------------------------------------------------
+
+
+def _on_cluster(action: Right) -> Rule:
+    return lambda _: [RequiredRight("", Subject.CLUSTER, action, action)]
+
+
+def _on_topic(action: Right, field: str = "topic") -> Rule:
+    return lambda request: _topic(request.fields.get(field, ""), action)
+
+
+def _on_both(action: Right, group: str, topic: str = "topic") -> Rule:
+    return lambda request: (
+        _topic(request.field(topic), action) + _group(request.fields.get(group, ""), action)
+    )
+
+
+def _create_topics(request: _Request) -> _Required:
+    found = CreateTopicListRequestBody.decode(request.command.body).topic_config_list
+    return [right for config in found for right in _topic(config.topic_name, Right.CREATE)]
+
+
+def _create_group(request: _Request) -> _Required:
+    return _group(SubscriptionGroupConfig.decode(request.command.body).group_name, Right.CREATE)
+
+
+def _create_groups(request: _Request) -> _Required:
+    found = SubscriptionGroupList.decode(request.command.body).group_config_list
+    return [right for config in found for right in _group(config.group_name, Right.CREATE)]
+
+
+_ADMINISTRATIVE: Final[dict[int, Rule]] = {
+    RequestCode.UPDATE_AND_CREATE_TOPIC: _on_topic(Right.CREATE),
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: _create_topics,
+    RequestCode.DELETE_TOPIC_IN_BROKER: _on_topic(Right.DELETE),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _create_group,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _create_groups,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: lambda request: _group(
+        request.fields.get("groupName", ""), Right.DELETE
+    ),
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: _on_both(Right.UPDATE, "group"),
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _on_both(Right.UPDATE, "group"),
+    RequestCode.CLONE_GROUP_OFFSET: lambda request: (
+        _on_both(Right.UPDATE, "destGroup")(request) + _group(request.field("srcGroup"), Right.GET)
+    ),
+    RequestCode.QUERY_CONSUME_QUEUE: lambda request: (
+        _topic(request.fields.get("topic", ""), Right.GET) + _group(request.field("consumerGroup"), Right.GET)
+    ),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: lambda request: _group(
+        request.fields.get("consumerGroup", ""), Right.SUB
+    ),
+    **dict.fromkeys(
+        (
+            RequestCode.RESUME_CHECK_HALF_MESSAGE, RequestCode.CLEAN_UNUSED_TOPIC,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.DELETE_EXPIRED_COMMITLOG,
+            RequestCode.UPDATE_BROKER_CONFIG, RequestCode.SET_MESSAGE_REQUEST_MODE,
+            RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_UPDATE_USER,
+            RequestCode.AUTH_DELETE_USER, RequestCode.AUTH_CREATE_ACL, RequestCode.AUTH_UPDATE_ACL,
+            RequestCode.AUTH_DELETE_ACL, RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER, RequestCode.ADD_WRITE_PERM_OF_BROKER,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV, RequestCode.UPDATE_NAMESRV_CONFIG,
+        ),
+        _on_cluster(Right.UPDATE),
+    ),
+    **dict.fromkeys(
+        (
+            RequestCode.GET_BROKER_CONSUME_STATS, RequestCode.VIEW_BROKER_STATS_DATA,
+            RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_CONFIG,
+            RequestCode.GET_ALL_PRODUCER_INFO, RequestCode.AUTH_GET_USER, RequestCode.AUTH_LIST_USER,
+            RequestCode.AUTH_GET_ACL, RequestCode.AUTH_LIST_ACL, RequestCode.GET_ALL_TOPIC_CONFIG,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, RequestCode.GET_ALL_CONSUMER_OFFSET,
+            RequestCode.GET_ALL_DELAY_OFFSET, RequestCode.GET_TIMER_CHECK_POINT,
+            RequestCode.GET_TIMER_METRICS, RequestCode.GET_KVLIST_BY_NAMESPACE,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, RequestCode.GET_TOPICS_BY_CLUSTER,
+            RequestCode.GET_UNIT_TOPIC_LIST, RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, RequestCode.GET_NAMESRV_CONFIG,
+            RequestCode.QUERY_DATA_VERSION, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+        ),
+        _on_cluster(Right.GET),
+    ),
+}  # fmt: skip
+"""What a user of ACL 2.0 needs who is not of the type Super.
+
+Source: the annotations of RocketMQ 5.3.3's headers. Differs: there, a request code without an annotation
+needs no right. Here, one that is not in this table needs a user of the type Super: the registration of a
+broker.
+"""
+
+
+def administrative_rights(request: Command, fields: Mapping[str, str]) -> list[RequiredRight] | None:
+    """Return the rights that a user needs for a request of administrators.
+
+    None: the user must be of the type Super.
+    Raises RemoteProtocolError for a body that cannot be decoded.
+    """
+    rule = _ADMINISTRATIVE.get(request.code)
+    return None if rule is None else rule(_Request(request, fields, None))
 
 
 _RULES: Final[dict[int, Rule]] = {
@@ -320,12 +426,12 @@ _RULES: Final[dict[int, Rule]] = {
     RequestCode.SEND_BATCH_MESSAGE: _send("b", "i"),
     RequestCode.SEND_REPLY_MESSAGE: _reply("topic", "properties"),
     RequestCode.SEND_REPLY_MESSAGE_V2: _reply("b", "i"),
-    RequestCode.RECALL_MESSAGE: _about_topic("topic", Right.PUB),
+    RequestCode.RECALL_MESSAGE: _about_topic("topic", Right.PUB, Right.PUB),
     RequestCode.END_TRANSACTION: _end,
     RequestCode.RESUME_CHECK_HALF_MESSAGE: _resume,
     RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,
-    RequestCode.PULL_MESSAGE: _consume(),
-    RequestCode.LITE_PULL_MESSAGE: _consume(),
+    RequestCode.PULL_MESSAGE: _consume(action=Right.SUB),
+    RequestCode.LITE_PULL_MESSAGE: _consume(action=Right.SUB),
     RequestCode.POP_MESSAGE: _pop,
     RequestCode.NOTIFICATION: _pop,
     RequestCode.PEEK_MESSAGE: _pop,
@@ -340,7 +446,7 @@ _RULES: Final[dict[int, Rule]] = {
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _about_topic(),
     RequestCode.GET_EARLIEST_MSG_STORETIME: _about_topic(),
     RequestCode.QUERY_CONSUMER_OFFSET: _consume(),
-    RequestCode.UPDATE_CONSUMER_OFFSET: _consume(),
+    RequestCode.UPDATE_CONSUMER_OFFSET: _consume(action=Right.UPDATE),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _about_group("consumerGroup"),
     RequestCode.UNREGISTER_CLIENT: _unregister,
     RequestCode.HEART_BEAT: _heartbeat,

@@ -16,6 +16,7 @@ WORDS_NOT_RUN: Final = {
 """First word of a command, or # for root's -> why it does not run."""
 
 _ONE_BROKER: Final = "refused where no other broker has the topics; tests/integration/cli drains one of two"
+_USERS: Final = "needs users; tests/integration/security/test_users.py has them"
 NOT_RUN: Final[dict[tuple[str, str], str]] = {
     (
         "command-line",
@@ -35,6 +36,9 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
         "command-line",
         "$ rocketpy acl put billing --secret-file secret --topic Orders=SUB",
     ): "needs access control; tests/integration/cli/test_operating.py has it",
+    ("command-line", "$ rocketpy user put billing --password-file secret"): _USERS,
+    ("command-line", "$ rocketpy policy put billing Topic:Orders --action Sub"): _USERS,
+    ("servers", "$ rocketpy-broker migrate-acl conf/plain_acl.yml store/config"): _USERS,
     ("migration", "$ sh bin/mqbroker -c broker.conf"): "is RocketMQ's own; tests/interop opens its stores",
 }
 """(page, command) -> why it does not run."""

@@ -58,8 +58,8 @@ _TAIL: Final = """
 - RocketMQ 5.3.3 has ACL 2.0, and ignores the setting `aclEnable` of ACL 1.0. Clients sign requests as before.
   Consumers need the actions Sub and Get on their topics. Accounts that a broker migrates from `plain_acl.yml`
   lack Get, until `mqadmin updateAcl` adds it.
-- Not supported: users and policies of ACL 2.0. `AdminClient.accounts` and `rocketpy acl` manage accounts of
-  ACL 1.0, and brokers of 5.3.3 reject these requests. Use RocketMQ's `mqadmin` (`createUser`, `createAcl`).
+- `rocketpy acl` is for accounts of ACL 1.0; `rocketpy user` and `rocketpy policy` are for users and policies
+  of ACL 2.0. A broker with the other kind rejects these requests. `AdminClient.accounts` has both.
 - Brokers of 4.9.7 and 5.3.3 handle the sends of a connection on several threads: messages in flight together
   may change their order ([sending](guides/sending.md#many-in-flight)).
 - rocketpy uses the remoting protocol, which name servers and brokers of 5.x serve, and not the gRPC proxy.

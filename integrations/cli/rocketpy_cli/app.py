@@ -16,7 +16,19 @@ from typer.core import TyperGroup
 from rocketpy._version import __version__
 from rocketpy.errors import ConfigInvalid
 from rocketpy_cli.archives import export, import_
-from rocketpy_cli.commands import acl, bench, broker, consume, dlq, group, message, namesrv, send, topic
+from rocketpy_cli.commands import (
+    acl,
+    bench,
+    broker,
+    consume,
+    dlq,
+    group,
+    message,
+    namesrv,
+    send,
+    topic,
+    users,
+)
 from rocketpy_cli.console import command as console
 from rocketpy_cli.context import CommandGroup, Commands, Options, global_options_first
 from rocketpy_cli.doctor import command as doctor
@@ -131,4 +143,6 @@ app.add_typer(topic.topic_app)
 app.add_typer(group.group_app)
 app.add_typer(broker.broker_app)
 app.add_typer(acl.acl_app)
+app.add_typer(users.user_app)
+app.add_typer(users.policy_app)
 app.add_typer(namesrv.namesrv_app)

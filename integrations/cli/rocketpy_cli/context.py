@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, wraps
+from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
@@ -181,6 +182,12 @@ def parse_pairs(words: Sequence[str]) -> dict[str, str]:
         if not name or not equals:
             raise typer.BadParameter(f"NAME=VALUE is expected, not {word!r}")
     return {name: value for name, _, value in pairs}
+
+
+def read_first_line(file: str) -> str:
+    """Return the first line of a file, or of stdin for ``-``: a secret. Raises OSError."""
+    text = sys.stdin.readline() if file == "-" else Path(file).read_text("utf-8")
+    return text.partition("\n")[0].strip()
 
 
 class CommandGroup(typer.Typer):

@@ -57,6 +57,45 @@ class GetBrokerClusterAclConfigResponseBody(Body, kw_only=True):
     plain_access_configs: list[PlainAccessConfig] | None = None
 
 
+class UserInfo(Body, kw_only=True):
+    """A user of ACL 2.0. Source: RocketMQ 5.3.3 UserInfo."""
+
+    username: str | None = None
+    password: str | None = None
+    user_type: str | None = None
+    """``Super`` or ``Normal``."""
+    user_status: str | None = None
+    """``enable`` or ``disable``."""
+
+
+class PolicyEntryInfo(Body, kw_only=True):
+    """One rule of a policy. Source: RocketMQ 5.3.3 AclInfo.PolicyEntryInfo."""
+
+    resource: str | None = None
+    """``Topic:name``, ``Group:prefix*``, ``Cluster:*``, or ``*`` for everything."""
+    actions: list[str] | None = None
+    source_ips: list[str] | None = None
+    """Addresses and networks (CIDR); empty for every address."""
+    decision: str | None = None
+    """``Allow`` or ``Deny``."""
+
+
+class PolicyInfo(Body, kw_only=True):
+    """The rules of one type. Source: RocketMQ 5.3.3 AclInfo.PolicyInfo."""
+
+    policy_type: str | None = None
+    """``Custom``, or ``Default``, which applies where no custom rule matches."""
+    entries: list[PolicyEntryInfo] | None = None
+
+
+class AclInfo(Body, kw_only=True):
+    """The policies of a subject. Source: RocketMQ 5.3.3 AclInfo."""
+
+    subject: str | None = None
+    """``User:name``."""
+    policies: list[PolicyInfo] | None = None
+
+
 def encode_settings(settings: Mapping[str, str]) -> bytes:
     """Encode settings as the body of UPDATE_BROKER_CONFIG and UPDATE_NAMESRV_CONFIG.
 

@@ -139,3 +139,49 @@ class GetBrokerAclConfigResponseHeader(Header, kw_only=True):
     cluster_name: str
     all_acl_file_version: str | None = None
     """File name -> DataVersion, as JSON text; mqadmin from 4.9.3 on shows only this."""
+
+
+class UserRequestHeader(Header, kw_only=True):
+    """AUTH_CREATE_USER (3001), AUTH_UPDATE_USER, AUTH_DELETE_USER and AUTH_GET_USER (3004).
+
+    Source: RocketMQ 5.3.3 CreateUserRequestHeader, UpdateUserRequestHeader, DeleteUserRequestHeader,
+    GetUserRequestHeader.
+    """
+
+    username: str | None = None
+
+
+class ListUsersRequestHeader(Header, kw_only=True):
+    """AUTH_LIST_USER (3005). Source: RocketMQ 5.3.3 ListUsersRequestHeader."""
+
+    filter: str | None = None
+    """Part of the names; None for all users."""
+
+
+class AclRequestHeader(Header, kw_only=True):
+    """AUTH_CREATE_ACL (3006), AUTH_UPDATE_ACL (3007) and AUTH_GET_ACL (3009).
+
+    Source: RocketMQ 5.3.3 CreateAclRequestHeader, UpdateAclRequestHeader, GetAclRequestHeader.
+    """
+
+    subject: str | None = None
+    """``User:name``."""
+
+
+class DeleteAclRequestHeader(Header, kw_only=True):
+    """AUTH_DELETE_ACL (3008). Source: RocketMQ 5.3.3 DeleteAclRequestHeader."""
+
+    subject: str | None = None
+    policy_type: str | None = None
+    """``Custom`` or ``Default``; None for Custom."""
+    resource: str | None = None
+    """None for all policies of the subject."""
+
+
+class ListAclsRequestHeader(Header, kw_only=True):
+    """AUTH_LIST_ACL (3010). Source: RocketMQ 5.3.3 ListAclsRequestHeader."""
+
+    subject_filter: str | None = None
+    """Part of the subjects; None for all."""
+    resource_filter: str | None = None
+    """Part of the resources; None for all."""

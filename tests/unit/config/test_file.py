@@ -90,7 +90,7 @@ def test_a_key_that_guards_must_not_be_misspelt(tmp_path: Path, line: str, meant
     "line",
     [
         "enableAccessTls=true",
-        "authenticationWhitelist=10.0.0.1",
+        "authenticationNetwork=10.0.0.1",
         "tls.server.ciphers=HIGH",
         "brokerSecretFile=x",
     ],
@@ -101,12 +101,56 @@ def test_an_unknown_key_that_may_protect_is_rejected(tmp_path: Path, line: str) 
         load(tmp_path, f"{line}\n")
 
 
-@pytest.mark.parametrize("key", ["authenticationEnabled", "authorizationEnabled"])
-def test_access_control_of_rocketmq_5_is_rejected(tmp_path: Path, key: str) -> None:
-    """A configuration of RocketMQ 5 would start an open server."""
-    with pytest.raises(ConfigInvalid, match=f"{key}=true is not supported"):
-        load(tmp_path, f"{key}=true\n")
-    load(tmp_path, f"{key}=false\n")
+INIT_USER = 'initAuthenticationUser={"username":"boss","password":"boss-secret"}\n'
+INNER_USER = 'innerClientAuthenticationCredentials={"accessKey":"inner","secretKey":"inner-secret"}\n'
+
+
+def test_access_control_of_rocketmq_5_is_understood(tmp_path: Path) -> None:
+    """A configuration of RocketMQ 5 would start an open server, or its broker could not sign."""
+    text = f"authenticationEnabled=true\nauthorizationEnabled=true\n{INIT_USER}{INNER_USER}"
+    config = load(tmp_path, f"storePathRootDir={tmp_path}\n{text}")
+    users = config.listen.users
+    assert users is not None
+    assert (users.file, users.authorizes) == (tmp_path / "config" / "auth.json", True)
+    assert [(user.username, user.password, user.user_type) for user in users.initial_users] == [
+        ("boss", "boss-secret", "Super"),
+        ("inner", "inner-secret", "Super"),
+    ]
+    credentials = config.registration.credentials
+    assert credentials is not None
+    assert (credentials.access_key, credentials.secret_key) == ("inner", "inner-secret")
+    assert "secret" not in repr(config)
+    elsewhere = load(tmp_path, f"authenticationEnabled=true\nauthConfigPath={tmp_path}/a\n").listen.users
+    assert elsewhere is not None
+    assert (elsewhere.file, elsewhere.authorizes) == (tmp_path / "a" / "auth.json", False)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (
+            "authenticationEnabled=true\naclEnable=true\n",
+            r"conf:1: authenticationEnabled excludes aclE",
+        ),
+        ("authorizationEnabled=true\n", "authorizationEnabled needs authenticationEnabled=true"),
+        (INIT_USER, "initAuthenticationUser needs authenticationEnabled=true"),
+        ("migrateAuthFromV1Enabled=true\n", "migrateAuthFromV1Enabled needs authenticationEnabled=true"),
+        (
+            INIT_USER.replace("username", "user"),
+            r'initAuthenticationUser: {"username":"…","password":"…"}',
+        ),
+        ("initAuthenticationUser=boss-secret\n", "initAuthenticationUser: {"),
+        ("authenticationenabled=true\n", "unknown key authenticationenabled: write authenticationEnabled"),
+        ("autorizationEnabled=true\n", "unknown key autorizationEnabled: write authorizationEnabled"),
+        ("authenticationProvider=my.Provider\n", "authenticationProvider=my.Provider is not supported"),
+        ("authorizationWhitelist=105\n", "authorizationWhitelist=105 is not supported"),
+    ],
+)
+def test_a_wrong_configuration_of_users_is_rejected(tmp_path: Path, text: str, error: str) -> None:
+    """A server would be open although its operator asked for users, or show a password in its log."""
+    with pytest.raises(ConfigInvalid, match=error) as caught:
+        load(tmp_path, f"{text}aclSignatureV2Required=false\n")
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

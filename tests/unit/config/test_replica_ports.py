@@ -33,7 +33,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> str:
     [
         ("", None),
         (ACL, None),
-        (f"{ACL}brokerRole=SYNC_MASTER\n", "with aclEnable the HA port"),
+        (f"{ACL}brokerRole=SYNC_MASTER\n", "with access control the HA port"),
         (f"{ACL}brokerRole=SYNC_MASTER\nhaSecret=x\n", None),
         (f"{FAR}{ACL}", "at 192.0.2.1:10911, which other machines can reach, the HA port .* set haSecret"),
         (f"{FAR}{ACL}haSecret=x\n", None),
@@ -44,7 +44,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> str:
         (f"{FAR}{ACL}TLStls.server.mode=permissive\nreplicaCertNames=b0\n", "mode=enforcing"),
         ("replicaCertNames=b0\n", "needs TLS"),
         (GROUP, None),
-        (f"{GROUP}{ACL}", "with aclEnable the DLedger port .* set dLegerSecret"),
+        (f"{GROUP}{ACL}", "with access control the DLedger port .* set dLegerSecret"),
         (f"{GROUP}{ACL}haSecret=x\n", "DLedger"),
         (f"{GROUP}{ACL}dLegerSecret=x\n", None),
         (f"{GROUP}{ACL}insecure=true\n", None),

@@ -16,10 +16,10 @@ from rocketpy_broker.security.accounts import (
     AccessFile,
     AccessList,
     Account,
-    Right,
     dump_access_file,
     read_access_file,
 )
+from rocketpy_broker.security.rights import Right, may_read_from
 
 BOTH = Right.PUB | Right.SUB
 ACCOUNTS = """
@@ -87,19 +87,23 @@ def test_default_rights_do_not_apply_to_internal_topics(topic: str, right: Right
     assert account().right_to_group("CID_RMQ_SYS_TRANS") is Right.DENY
 
 
+def reads_from(reader: Account, sender: Account | None) -> bool:
+    return may_read_from(reader, "10.0.0.1", sender, "10.0.0.2")
+
+
 def test_a_replier_may_read_a_topic_of_the_requester() -> None:
     """An account could reply to requests that it must not read."""
     replier = account(defaultTopicPerm="DENY", topicPerms=["A=SUB"])
-    assert replier.may_read_from(account(defaultTopicPerm="DENY", topicPerms=["A=PUB"]))
-    assert not replier.may_read_from(account(topicPerms=["A=SUB"]))
-    assert not replier.may_read_from(account(defaultTopicPerm="DENY", topicPerms=["B=PUB"]))
+    assert reads_from(replier, account(defaultTopicPerm="DENY", topicPerms=["A=PUB"]))
+    assert not reads_from(replier, account(topicPerms=["A=SUB"]))
+    assert not reads_from(replier, account(defaultTopicPerm="DENY", topicPerms=["B=PUB"]))
     administrator = account(admin=True, defaultTopicPerm="DENY")
     limited = account(admin=True, defaultTopicPerm="DENY", topicPerms=["B=PUB"])
     for anyone in (None, administrator):
-        assert replier.may_read_from(anyone)
-        assert not account(defaultTopicPerm="PUB").may_read_from(anyone)
-    assert administrator.may_read_from(replier)
-    assert not limited.may_read_from(account())
+        assert reads_from(replier, anyone)
+        assert not reads_from(account(defaultTopicPerm="PUB"), anyone)
+    assert reads_from(administrator, replier)
+    assert not reads_from(limited, account())
 
 
 @pytest.mark.parametrize(

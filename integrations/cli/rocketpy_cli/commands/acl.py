@@ -1,20 +1,18 @@
-"""``rocketpy acl``: accounts of brokers with access control (plain_acl.yml)."""
+"""``rocketpy acl``: accounts of brokers with ACL 1.0 (plain_acl.yml)."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from rocketpy.admin.accounts import AccessRules
 from rocketpy.errors import RocketError
-from rocketpy_cli.context import CommandGroup, DryRun, OfCluster, Options, Yes, parse_pairs
+from rocketpy_cli.context import CommandGroup, DryRun, OfCluster, Options, Yes, parse_pairs, read_first_line
 from rocketpy_cli.tables import Row, print_rows
 
 acl_app: Final = CommandGroup(
-    name="acl", help="List, add, change and delete accounts of brokers with access control."
+    name="acl", help="List, add, change and delete accounts of brokers with ACL 1.0 (plain_acl.yml)."
 )
 
 _AccessKey = Annotated[str, typer.Argument(metavar="ACCESS_KEY", help="The name of the account.")]
@@ -64,7 +62,7 @@ def put(
 ) -> None:
     """Add an account, or change the given fields of an existing one."""
     topic_perms, group_perms = parse_pairs(topics or ()), parse_pairs(groups or ())
-    secret = None if secret_file is None else _first_line(secret_file)
+    secret = None if secret_file is None else read_first_line(secret_file)
     options.confirm(f"add or change account {access_key}", yes=yes)
 
     options.run_admin(
@@ -161,8 +159,3 @@ def _accounts(found: dict[str, AccessRules]) -> list[Row]:
         for broker, rules in found.items()
         for account in rules.accounts.values()
     ]
-
-
-def _first_line(file: str) -> str:
-    text = sys.stdin.readline() if file == "-" else Path(file).read_text("utf-8")
-    return text.partition("\n")[0].strip()

@@ -63,6 +63,13 @@ _KNOWN_REMARKS: Final = {
         "it does not know the access key",
         f"{_KEYS} to those of an account in its plain_acl.yml, or add the account there",
     ),
+    "username cannot be null": ("it has access control, and no access key was given", _KEYS),
+    "is not found.": (
+        "it does not know the access key",
+        f"{_KEYS} to those of a user, or add the user: rocketpy user put",
+    ),
+    "is disabled.": ("the user is disabled", f"{_KEYS} to those of another user, or enable it"),
+    "check signature failed": ("the secret key is wrong", f"{_KEYS} to the name and password of a user"),
     "Check signature failed": ("the secret key is wrong", f"{_KEYS} to those of its plain_acl.yml"),
 }
 """Remarks of brokers with access control, by a part of their text: what happened, and what helps."""
@@ -75,8 +82,11 @@ def add_error_response(findings: Findings, subject: str, remark: str | None) -> 
         if mark in text:
             findings.problem("access", subject, f"{what}: {text}", remedy)
             return
-    if "Need admin permission" in text:
-        remedy = "Use the keys of an administrator (admin: true in plain_acl.yml) to check the rest"
+    if "Need admin permission" in text or "has no permission to access Cluster" in text:
+        remedy = (
+            "Use the keys of an administrator (admin: true in plain_acl.yml, or a user of the type Super) to "
+            "check the rest"
+        )
         findings.warning("access", subject, f"the account may not read its state: {text}", remedy)
         return
     findings.problem("access", subject, f"it rejected the request: {text}", "See the log of that server")

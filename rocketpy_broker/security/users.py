@@ -1,0 +1,382 @@
+"""Users and policies (ACL 2.0, RIP-68): the contents of auth.json.
+
+Source: the module auth of RocketMQ 5.3.3 and 5.5.0. The order of precedence is that of 5.5.0, since 5.3.3 may
+prefer a shorter prefix, or Allow over Deny. Differs: an unknown action is an error and is not skipped, and a
+``*`` may only be the end of a resource. No error text of this module contains a password.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, TypeAlias
+
+import msgspec
+
+from rocketpy.errors import ConfigInvalid
+from rocketpy.message import TRACE_TOPIC
+from rocketpy.protocol.bodies import (
+    AclInfo,
+    PolicyEntryInfo,
+    PolicyInfo,
+    UserInfo,
+)
+from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from rocketpy.protocol.remoting.command import Command
+from rocketpy_broker.security.rights import (
+    ALL_RIGHTS,
+    INTERNAL_GROUP,
+    RequiredRight,
+    Right,
+    Subject,
+    is_internal_topic,
+)
+
+SUPER: Final = "Super"
+NORMAL: Final = "Normal"
+ENABLED: Final = "enable"
+DISABLED: Final = "disable"
+CUSTOM: Final = "Custom"
+DEFAULT: Final = "Default"
+_USER: Final = "User:"
+_ALLOW: Final = "Allow"
+_DENY: Final = "Deny"
+_TYPES: Final[Mapping[str, Subject | None]] = {
+    "Topic": Subject.TOPIC,
+    "Group": Subject.GROUP,
+    "Cluster": Subject.CLUSTER,
+    "Namespace": None,  # no request needs a right to a namespace, in RocketMQ either
+}
+_ACTIONS: Final[Mapping[str, Right]] = {
+    "All": ALL_RIGHTS,
+    **{(right.name or "").capitalize(): right for right in ALL_RIGHTS},
+}
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class AuthFile(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Contents of auth.json, as brokers exchange them."""
+
+    users: list[UserInfo] = []
+    acls: list[AclInfo] = []
+
+
+class _Resource(msgspec.Struct, frozen=True):
+    """What an entry applies to."""
+
+    kind: str
+    """A name of `_TYPES`; empty for everything."""
+    name: str
+    """A name, or the beginning of names. Empty for all names."""
+    is_literal: bool
+
+    @classmethod
+    def of(cls, text: str) -> _Resource:
+        """Parse ``Topic:name``, ``Topic:prefix*``, ``Topic:*`` or ``*``. Raises ConfigInvalid."""
+        text = text.strip()
+        if text == "*":
+            return cls("", "", is_literal=False)
+        kind, colon, name = text.partition(":")
+        known = {known.lower(): known for known in _TYPES}.get(kind.lower())
+        if known is None or not colon or not name or "*" in name[:-1]:
+            raise ConfigInvalid(
+                f"invalid resource {text!r}; expected TYPE:NAME, TYPE:PREFIX*, TYPE:* or *, where TYPE is "
+                f"{', '.join(_TYPES)}"
+            )
+        if known == "Group":
+            name = name.removeprefix(RETRY_TOPIC_PREFIX)
+        return cls(known, name.removesuffix("*"), is_literal=not name.endswith("*"))
+
+    def __str__(self) -> str:
+        if not self.kind:
+            return "*"
+        return f"{self.kind}:{self.name}" + ("" if self.is_literal else "*")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One rule of a policy."""
+
+    resource: _Resource
+    actions: Right
+    networks: tuple[Network, ...]
+    """Where it applies; empty for every address."""
+    denies: bool
+
+    def applies(self, actions: Right, host: str) -> bool:
+        """Whether it is about one of these actions, and about this host."""
+        return bool(self.actions & actions) and (not self.networks or _contains(self.networks, host))
+
+
+class _Policy:
+    """The entries of one type, in their order of precedence."""
+
+    __slots__ = ("_literals", "_patterns")
+
+    def __init__(self, entries: Iterable[_Entry]) -> None:
+        ordered = sorted(entries, key=lambda entry: (not entry.resource.kind, -len(entry.resource.name)))
+        self._literals: dict[tuple[str, str], _Entry] = {}
+        self._patterns: list[_Entry] = []
+        for entry in ordered:
+            if entry.resource.is_literal:
+                self._literals[entry.resource.kind, entry.resource.name] = entry
+            else:
+                self._patterns.append(entry)
+
+    def find(self, kind: str, name: str, actions: Right, host: str) -> _Entry | None:
+        """Return the entry that decides; None if none applies.
+
+        A name takes precedence over a prefix, a longer prefix over a shorter one, and the type of a resource
+        over ``*``. Each resource has one entry, so no two entries of the same precedence apply.
+        """
+        literal = self._literals.get((kind, name))
+        if literal is not None and literal.applies(actions, host):
+            return literal
+        for entry in self._patterns:
+            resource = entry.resource
+            if (
+                resource.kind in ("", kind)
+                and name.startswith(resource.name)
+                and entry.applies(actions, host)
+            ):
+                return entry
+        return None
+
+    @property
+    def topics(self) -> Iterable[str]:
+        """Names and prefixes of topics."""
+        yield from (name for kind, name in self._literals if kind == "Topic")
+        yield from (entry.resource.name for entry in self._patterns if entry.resource.kind == "Topic")
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user who is not disabled."""
+
+    access_key: str
+    secret_key: bytes = field(repr=False)
+    is_admin: bool
+    """Whether its type is Super, so that it may do everything."""
+    is_limited: bool
+    cluster: str
+    custom: _Policy
+    default: _Policy
+    """Applies where no entry of `custom` does."""
+
+    @property
+    def listed_topics(self) -> Iterable[str]:
+        """Topics, and beginnings of topics, that its policies name."""
+        yield from self.custom.topics
+        yield from self.default.topics
+
+    def is_exempt_at(self, host: str) -> bool:
+        """Whether its requests need no signature: never, in ACL 2.0."""
+        return False
+
+    def refusal(self, required: RequiredRight, host: str) -> str | None:
+        """Return why a client at this host lacks a right; None if it has the right.
+
+        A pattern does not cover the broker's own topics and its group, except for sending traces. It covers
+        dead letters only together with the right to read as their group.
+        """
+        if not required.actions:
+            return None
+        kind = required.kind.value.capitalize()
+        name = self.cluster if required.kind is Subject.CLUSTER else required.name
+        entry = self._find(kind, name, required.actions, host)
+        if entry is None:
+            why = "no matched policies."
+        elif entry.denies:
+            why = "the decision is deny."
+        elif not entry.resource.is_literal and not self._pattern_covers(required, host):
+            why = "a policy with * does not cover it: it is the broker's own, or the group's dead letters."
+        else:
+            return None
+        return f"{_USER}{self.access_key} has no permission to access {kind}:{name} from {host}, {why}"
+
+    def _find(self, kind: str, name: str, actions: Right, host: str) -> _Entry | None:
+        return self.custom.find(kind, name, actions, host) or self.default.find(kind, name, actions, host)
+
+    def _pattern_covers(self, required: RequiredRight, host: str) -> bool:
+        name = required.name
+        if required.kind is Subject.GROUP:
+            return name != INTERNAL_GROUP
+        if required.kind is not Subject.TOPIC:
+            return True
+        if name == TRACE_TOPIC:
+            return bool(required.actions & Right.PUB)
+        if is_internal_topic(name):
+            return False
+        group = name.removeprefix(DLQ_TOPIC_PREFIX)
+        wanted = RequiredRight(group, Subject.GROUP, Right.SUB, Right.SUB)
+        return group == name or self.refusal(wanted, host) is None
+
+
+@dataclass(frozen=True, slots=True)
+class UserList:
+    """The validated users and policies of a server."""
+
+    accounts: Mapping[str, User]
+    """Users by name, without those that are disabled."""
+    disabled: frozenset[str]
+    delegates: ClassVar = True
+
+    @classmethod
+    def of(cls, contents: AuthFile, *, cluster: str, authorizes: bool) -> UserList:
+        """Return the users of a file. Raises ConfigInvalid, which names the user.
+
+        cluster: name of the cluster, for resources of this type. authorizes: whether policies are checked.
+        """
+        policies: dict[str, AclInfo] = {}
+        for acl in contents.acls:
+            policies[subject_name(acl.subject)] = acl
+        users: dict[str, User] = {}
+        disabled = set()
+        for info in contents.users:
+            found = checked_user(info)
+            name = found.username or ""
+            acl = policies.get(name, AclInfo())
+            try:
+                custom, default = (_policy(acl, kind) for kind in (CUSTOM, DEFAULT))
+            except ConfigInvalid as error:
+                raise ConfigInvalid(f"user {name!r}: {error}") from None
+            if found.user_status == DISABLED:
+                disabled.add(name)
+                continue
+            is_super = found.user_type == SUPER
+            users[name] = User(
+                access_key=name,
+                secret_key=(found.password or "").encode(),
+                is_admin=is_super,
+                is_limited=authorizes and not is_super,
+                cluster=cluster,
+                custom=custom,
+                default=default,
+            )
+        return cls(users, frozenset(disabled))
+
+    def is_on_allow_list(self, host: str) -> bool:
+        """Whether a host needs no signature: never, in ACL 2.0."""
+        return False
+
+    def why_unknown(self, access_key: str | None) -> str:
+        """Return why a request with this access key, or without one, is rejected."""
+        if access_key is None:
+            return "username cannot be null."
+        return f"User:{access_key} is {'disabled' if access_key in self.disabled else 'not found'}."
+
+    def rejection(self, request: Command, reason: str) -> Command:
+        """Return the response that clients of 5.x expect."""
+        return request.reply(ResponseCode.NO_PERMISSION, remark=reason)
+
+
+def subject_name(subject: str | None) -> str:
+    """Return the user of a subject, ``User:name``. Raises ConfigInvalid."""
+    kind, _, name = (subject or "").partition(":")
+    if kind.lower() != "user" or not name.strip():
+        raise ConfigInvalid(f"invalid subject {subject!r}; expected User:NAME")
+    return name.strip()
+
+
+def subject_of(name: str) -> str:
+    """Return the subject of a user."""
+    return _USER + name
+
+
+def checked_user(info: UserInfo) -> UserInfo:
+    """Return a user with its type and status as they are spelled here. Raises ConfigInvalid."""
+    name = (info.username or "").strip()
+    if not name:
+        raise ConfigInvalid("username can not be blank")
+    if not (info.password or "").strip():
+        raise ConfigInvalid(f"user {name!r}: password can not be blank")
+    return UserInfo(
+        username=name,
+        password=info.password,
+        user_type=_word("userType", info.user_type or NORMAL, (SUPER, NORMAL)),
+        user_status=_word("userStatus", info.user_status or ENABLED, (ENABLED, DISABLED)),
+    )
+
+
+def checked_policies(policies: Iterable[PolicyInfo] | None) -> list[PolicyInfo]:
+    """Return policies with their types and resources as they are spelled here. Raises ConfigInvalid."""
+    found = [
+        PolicyInfo(
+            policy_type=_word("policyType", policy.policy_type or CUSTOM, (CUSTOM, DEFAULT)),
+            entries=[_checked_entry(entry) for entry in policy.entries or []],
+        )
+        for policy in policies or []
+    ]
+    if not found:
+        raise ConfigInvalid("The policies is empty.")
+    if not all(policy.entries for policy in found):
+        raise ConfigInvalid("The policy entries is empty.")
+    return found
+
+
+def resource_text(text: str) -> str:
+    """Return a resource as it is spelled here. Raises ConfigInvalid."""
+    return str(_Resource.of(text))
+
+
+def _checked_entry(info: PolicyEntryInfo) -> PolicyEntryInfo:
+    entry = _entry(info)
+    actions = [_action_name(text) for text in info.actions or []]
+    return PolicyEntryInfo(
+        resource=str(entry.resource),
+        actions=list(dict.fromkeys(actions)),
+        source_ips=[text.strip() for text in info.source_ips or []] or None,
+        decision=_DENY if entry.denies else _ALLOW,
+    )
+
+
+def _policy(acl: AclInfo, kind: str) -> _Policy:
+    policies = [policy for policy in acl.policies or [] if (policy.policy_type or CUSTOM) == kind]
+    return _Policy(_entry(info) for policy in policies for info in policy.entries or [])
+
+
+def _entry(info: PolicyEntryInfo) -> _Entry:
+    if info.resource is None:
+        raise ConfigInvalid("The resource is null.")
+    if not info.actions:
+        raise ConfigInvalid("The actions is empty.")
+    actions = Right.DENY
+    for text in info.actions:
+        actions |= _ACTIONS[_action_name(text)]
+    return _Entry(
+        _Resource.of(info.resource),
+        actions,
+        tuple(_network(text) for text in info.source_ips or []),
+        denies=_word("decision", info.decision or "", (_ALLOW, _DENY)) == _DENY,
+    )
+
+
+def _action_name(text: str) -> str:
+    return _word("action", text, tuple(_ACTIONS))
+
+
+def _word(what: str, text: str, known: tuple[str, ...]) -> str:
+    """Return a known word in its spelling; the case is ignored, as in 5.3.3. Raises ConfigInvalid."""
+    found = {word.lower(): word for word in known}.get(text.strip().lower())
+    if found is None:
+        raise ConfigInvalid(f"{what} {text!r} is unknown; expected one of {', '.join(known)}")
+    return found
+
+
+def _network(text: str) -> Network:
+    try:
+        return ipaddress.ip_network(text.strip(), strict=False)
+    except ValueError:
+        raise ConfigInvalid(f"The source ip {text!r} is neither an address nor a network") from None
+
+
+def _contains(networks: Iterable[Network], host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    if address.version == 6:
+        address = address.ipv4_mapped or address
+    return any(address in network for network in networks)

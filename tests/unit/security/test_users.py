@@ -1,0 +1,307 @@
+"""Users and policies: what they permit, their order of precedence, their errors, and their file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rocketpy.errors import ConfigInvalid
+from rocketpy.protocol.bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from rocketpy_broker.config.model import UsersConfig
+from rocketpy_broker.security.rights import RequiredRight, Right, Subject, may_read_from
+from rocketpy_broker.security.user_file import UserStore
+from rocketpy_broker.security.users import AuthFile, User, UserList
+
+HOST = "10.0.0.7"
+BOSS = UserInfo(username="boss", password="boss-secret", user_type="Super")
+
+
+def entry(rule: str) -> PolicyEntryInfo:
+    """An entry from a text: ``Topic:A Pub,Sub Allow 10.0.0.0/8``."""
+    resource, actions, decision, *networks = rule.split()
+    return PolicyEntryInfo(
+        resource=resource, actions=actions.split(","), decision=decision, source_ips=networks or None
+    )
+
+
+def user(*custom: str, default: tuple[str, ...] = ()) -> User:
+    """A user of the type Normal with these entries."""
+    policies = [
+        PolicyInfo(policy_type=kind, entries=[entry(rule) for rule in rules])
+        for kind, rules in (("Custom", custom), ("Default", default))
+        if rules
+    ]
+    contents = AuthFile(
+        users=[UserInfo(username="app", password="app-secret")],
+        acls=[AclInfo(subject="User:app", policies=policies)],
+    )
+    return UserList.of(contents, cluster="C", authorizes=True).accounts["app"]
+
+
+def may(who: User, what: str, right: Right = Right.PUB, host: str = HOST) -> bool:
+    """Whether a user has a right to ``topic:A``, ``group:g`` or ``cluster:``."""
+    kind, _, name = what.partition(":")
+    return who.refusal(RequiredRight(name, Subject(kind), Right.DENY, right), host) is None
+
+
+@pytest.mark.parametrize(
+    ("rules", "topic", "allowed"),
+    [
+        ([], "A", False),
+        (["Topic:A Pub Allow"], "A", True),
+        (["Topic:A Sub Allow"], "A", False),
+        (["Topic:A All Allow"], "A", True),
+        (["Topic:A Sub,Pub Allow"], "A", True),
+        (["Group:A Pub Allow"], "A", False),
+        (["Topic:Or* Pub Allow"], "Orders", True),
+        (["Topic:Or* Pub Allow"], "Other", False),
+        (["Topic:* Pub Allow"], "Orders", True),
+        (["* Pub Allow"], "Orders", True),
+        # a name before a prefix, a longer prefix before a shorter one, a prefix before every name
+        (["Topic:Or* Pub Deny", "Topic:Orders Pub Allow"], "Orders", True),
+        (["Topic:Or* Pub Allow", "Topic:Orders Pub Deny"], "Orders", False),
+        (["Topic:O* Pub Deny", "Topic:Ord* Pub Allow"], "Orders", True),
+        (["Topic:Ord* Pub Deny", "Topic:O* Pub Allow"], "Orders", False),
+        (["Topic:* Pub Allow", "Topic:O* Pub Deny"], "Orders", False),
+        (["* Pub Deny", "Topic:* Pub Allow"], "Orders", True),
+        (["* Pub Allow", "Topic:* Pub Deny"], "Orders", False),
+        # entries about other actions do not count
+        (["Topic:Orders Sub Deny", "Topic:* Pub Allow"], "Orders", True),
+    ],
+)
+def test_the_most_specific_entry_decides(rules: list[str], topic: str, allowed: bool) -> None:
+    """A user could write to a topic that is denied, or not to one that is allowed."""
+    for order in (rules, rules[::-1]):
+        assert may(user(*order), f"topic:{topic}") is allowed
+
+
+def test_a_default_policy_applies_where_no_custom_one_does() -> None:
+    """A name in the default policy would take precedence over a custom pattern."""
+    who = user("Topic:Or* Pub Deny", default=("Topic:Orders Pub Allow", "Topic:News Pub Allow"))
+    assert not may(who, "topic:Orders")
+    assert may(who, "topic:News")
+
+
+@pytest.mark.parametrize(
+    ("network", "host", "allowed"),
+    [
+        ("10.0.0.7", "10.0.0.7", True),
+        ("10.0.0.7", "10.0.0.8", False),
+        ("10.0.0.0/8", "10.9.9.9", True),
+        ("10.0.0.0/8", "[::ffff:10.9.9.9]", True),
+        ("10.0.0.0/8", "11.0.0.1", False),
+        ("2001:db8::/32", "[2001:db8::7]", True),
+        ("2001:db8::/32", "10.0.0.7", False),
+        ("10.0.0.0/8", "no-address", False),
+    ],
+)
+def test_an_entry_may_be_for_some_addresses(network: str, host: str, allowed: bool) -> None:
+    """A user could act from an address that is not allowed."""
+    assert may(user(f"Topic:A Pub Allow {network}"), "topic:A", host=host) is allowed
+
+
+def test_other_kinds_of_resources_and_rights() -> None:
+    """A member of a group, or an operator of a cluster, would be rejected."""
+    who = user("Group:%RETRY%g Sub Allow", "Cluster:C Update Allow", "Topic:A Get Allow")
+    assert may(who, "group:g", Right.SUB)
+    assert may(who, "cluster:", Right.UPDATE)
+    assert not may(who, "cluster:", Right.GET)
+    assert not may(user("Cluster:Another Update Allow"), "cluster:", Right.UPDATE)
+    assert may(who, "topic:A", Right.SUB | Right.GET)
+    assert may(who, "topic:A", Right.DENY)  # a request that needs nothing of users
+
+
+def test_patterns_do_not_cover_topics_of_the_broker() -> None:
+    """A user could read half messages, timers and the messages of everybody's dead letters."""
+    everything = user("* All Allow")
+    for name in ("RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "C_REPLY_TOPIC"):
+        assert not may(everything, f"topic:{name}", Right.SUB)
+    assert not may(everything, "group:CID_RMQ_SYS_TRANS", Right.SUB)
+    assert may(everything, "topic:RMQ_SYS_TRACE_TOPIC")
+    assert not may(everything, "topic:RMQ_SYS_TRACE_TOPIC", Right.SUB)
+    assert may(user("Topic:SCHEDULE_TOPIC_XXXX Sub Allow"), "topic:SCHEDULE_TOPIC_XXXX", Right.SUB)
+    assert may(everything, "topic:%DLQ%g", Right.SUB)
+    assert not may(user("Topic:* Sub Allow", "Group:mine Sub Allow"), "topic:%DLQ%theirs", Right.SUB)
+
+
+def test_a_replier_may_read_a_topic_of_the_requester() -> None:
+    """A user could reply to requests that it must not read."""
+    replier = user("Topic:Orders* Sub Allow")
+    assert may_read_from(replier, HOST, user("Topic:Ord* Pub Allow"), HOST)
+    assert may_read_from(replier, HOST, None, "")
+    assert not may_read_from(replier, HOST, user("Topic:News Pub Allow"), HOST)
+    assert not may_read_from(user("Topic:A Pub Allow"), HOST, None, "")
+
+
+@pytest.mark.parametrize(
+    ("rule", "error"),
+    [
+        ("Topic:A* Publish Allow", "action 'Publish' is unknown; expected one of All"),
+        ("Topic:A Any Allow", "action 'Any' is unknown"),
+        ("Topic:A Pub Maybe", "decision 'Maybe' is unknown"),
+        ("Topic:A*B Pub Allow", r"invalid resource 'Topic:A\*B'"),
+        ("Topic: Pub Allow", "invalid resource"),
+        ("Queue:A Pub Allow", "invalid resource"),
+        ("Topic:A Pub Allow 10.0.0.300", "'10.0.0.300' is neither an address nor a network"),
+    ],
+)
+def test_an_invalid_entry_is_rejected(tmp_path: Path, rule: str, error: str) -> None:
+    """An entry that means to deny something would be ignored."""
+    store = opened(tmp_path)
+    store.create_user(UserInfo(username="app", password="app-secret"))
+    before = store.path.read_text()
+    with pytest.raises(ConfigInvalid, match=error):
+        store.put_acl("User:app", [PolicyInfo(entries=[entry(rule)])])
+    assert store.path.read_text() == before
+    policy = {"policyType": "Custom", "entries": [json.loads(entry(rule).encode())]}
+    store.path.write_text(
+        json.dumps(
+            {
+                "users": [{"username": "u", "password": "p"}],
+                "acls": [{"subject": "User:u", "policies": [policy]}],
+            }
+        )
+    )
+    with pytest.raises(ConfigInvalid, match=r"auth\.json: user 'u': "):
+        store.load()
+
+
+# -- the file ---------------------------------------------------------------------------------
+
+
+def opened(root: Path, **settings: object) -> UserStore:
+    """The users of a file that has the user `boss` only."""
+    config = UsersConfig(file=root / "config" / "auth.json", initial_users=(BOSS,), **settings)  # type: ignore[arg-type]
+    store = UserStore(config, "C")
+    store.load()
+    return store
+
+
+def test_users_and_policies_survive_a_restart(tmp_path: Path) -> None:
+    """A restart would open the server or lock everybody out."""
+    store = opened(tmp_path)
+    assert store.path.stat().st_mode & 0o777 == 0o600
+    store.create_user(UserInfo(username="app", password="app-secret"))
+    store.put_acl("User:app", [PolicyInfo(entries=[entry("topic:A pub allow")])])
+    store.put_acl("user:app", [PolicyInfo(policy_type="default", entries=[entry("Topic:* Sub Deny")])])
+    store.update_user(UserInfo(username="boss", password="new-secret", user_status=None))
+    again = opened(tmp_path)
+    assert again.rules.accounts["boss"].secret_key == b"new-secret"  # not that of the configuration
+    assert may(again.rules.accounts["app"], "topic:A")
+    acl = again.acl("User:app")
+    assert acl is not None
+    assert [(policy.policy_type, policy.entries) for policy in acl.policies or []] == [
+        ("Custom", [entry("Topic:A Pub Allow")]),
+        ("Default", [entry("Topic:* Sub Deny")]),
+    ]
+
+
+def test_an_entry_replaces_the_one_of_its_resource(tmp_path: Path) -> None:
+    """An entry that takes a right would be kept beside the one that gave it."""
+    store = opened(tmp_path)
+    store.create_user(UserInfo(username="app", password="app-secret"))
+    for rule in ("Topic:A Pub Allow", "Topic:B Pub Allow", "Topic:A All Deny"):
+        store.put_acl("User:app", [PolicyInfo(entries=[entry(rule)])])
+    app = store.rules.accounts["app"]
+    assert (may(app, "topic:A"), may(app, "topic:B")) == (False, True)
+    store.delete_acl("User:app", None, "Topic:B")
+    assert not may(store.rules.accounts["app"], "topic:B")
+    assert len(store.acls()) == 1
+    assert store.acls(resource="Topic:B") == []
+    store.delete_acl("User:app", None, None)
+    assert store.acl("User:app") is None
+    with pytest.raises(ConfigInvalid, match="The acl is not exist"):
+        store.delete_acl("User:app", None, None)
+
+
+def test_a_deleted_user_takes_its_policies_with_it(tmp_path: Path) -> None:
+    """A new user of the same name would have the rights of the old one."""
+    store = opened(tmp_path)
+    store.create_user(UserInfo(username="app", password="app-secret"))
+    store.put_acl("User:app", [PolicyInfo(entries=[entry("Topic:A Pub Allow")])])
+    store.delete_user("app")
+    store.create_user(UserInfo(username="app", password="app-secret"))
+    assert not may(store.rules.accounts["app"], "topic:A")
+
+
+def test_the_last_super_user_is_kept(tmp_path: Path) -> None:
+    """Nobody could manage users any more."""
+    store = opened(tmp_path)
+    changes: list[Callable[[], None]] = [
+        lambda: store.delete_user("boss"),
+        lambda: store.update_user(UserInfo(username="boss", user_status="disable")),
+        lambda: store.update_user(UserInfo(username="boss", user_type="Normal")),
+    ]
+    for change in changes:
+        with pytest.raises(ConfigInvalid, match="no user of the type Super is enabled"):
+            change()
+    assert store.rules.accounts["boss"].is_admin
+
+
+def test_an_unreadable_file_fails_the_start(tmp_path: Path) -> None:
+    """The server would start with the users of its configuration only, or open."""
+    store = opened(tmp_path)
+    for text in ("{", '{"users": [{"username": "boss"}]}', '{"user": []}', "[]"):
+        store.path.write_text(text)
+        with pytest.raises(ConfigInvalid, match=r"auth\.json: ") as caught:
+            opened(tmp_path)
+        assert "secret" not in str(caught.value)
+        assert store.path.read_text() == text
+    store.path.unlink()
+    config = UsersConfig(file=store.path)
+    with pytest.raises(ConfigInvalid, match="set initAuthenticationUser"):
+        UserStore(config, "C").load()
+
+
+# -- accounts of ACL 1.0 ----------------------------------------------------------------------
+
+PLAIN = """
+globalWhiteRemoteAddresses: [10.10.103.*]
+accounts:
+- {accessKey: RocketMQ, secretKey: 12345678, whiteRemoteAddress: 192.168.0.*, defaultTopicPerm: DENY,
+   defaultGroupPerm: SUB, topicPerms: [A=DENY, B=PUB|SUB, C=SUB], groupPerms: [groupA=DENY]}
+- {accessKey: rocketmq2, secretKey: very-secret, admin: true}
+- {accessKey: without, secretKey: any-secret}
+"""
+
+
+def test_accounts_are_copied_as_rocketmq_5_does(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An application would lose its rights with the change to ACL 2.0, or the way back would be lost."""
+    plain = tmp_path / "plain_acl.yml"
+    plain.write_text(PLAIN)
+    store = opened(tmp_path, migrate_from=plain)
+    assert plain.read_text() == PLAIN
+    assert {user.username: user.user_type for user in store.users()} == {
+        "boss": "Super", "RocketMQ": "Normal", "rocketmq2": "Super", "without": "Normal",
+    }  # fmt: skip
+    acl = store.acl("User:RocketMQ")
+    assert acl is not None
+    assert [(policy.policy_type, policy.entries) for policy in acl.policies or []] == [
+        (
+            "Custom",
+            [
+                entry("Topic:A All Deny"),
+                entry("Topic:B Pub,Sub Allow"),
+                entry("Topic:C Sub Allow"),
+                entry("Group:groupA All Deny"),
+            ],
+        ),
+        ("Default", [entry("Topic:* All Deny"), entry("Group:* Sub Allow")]),
+    ]
+    assert store.acl("User:without") is None
+    assert "not copied: globalWhiteRemoteAddresses" in caplog.text
+    assert "not copied: whiteRemoteAddress of RocketMQ" in caplog.text
+    store.update_user(UserInfo(username="RocketMQ", password="changed"))
+    assert opened(tmp_path, migrate_from=plain).rules.accounts["RocketMQ"].secret_key == b"changed"
+
+
+def test_an_invalid_file_of_accounts_copies_nothing(tmp_path: Path) -> None:
+    """Some applications would have rights and some not, without an error."""
+    plain = tmp_path / "plain_acl.yml"
+    plain.write_text(PLAIN.replace("A=DENY", "A=NONE"))
+    with pytest.raises(ConfigInvalid, match=r"plain_acl\.yml: account 'RocketMQ': unknown right 'NONE'"):
+        opened(tmp_path, migrate_from=plain)
+    assert "RocketMQ" not in (tmp_path / "config" / "auth.json").read_text()
