@@ -32,6 +32,8 @@ _OPENS = ("sun.nio.ch", "java.nio", "java.lang", "java.util", "jdk.internal.ref"
 _EXPORTS = ("sun.nio.ch", "jdk.internal.ref")
 # Drivers that call RocketMQ's store, whose classes differ in later versions.
 _OF_THE_STORE = frozenset({"Store.java", "StoreBench.java"})
+# The driver of features of RocketMQ 5's client.
+_OF_VERSION_5 = frozenset({"Features.java"})
 # For programs that run for seconds: fast startup instead of peak speed.
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 QUICK_START = (*QUICK, "-Xmx256m")
@@ -226,8 +228,12 @@ class JavaPeer:
             )
 
     def _sources(self) -> list[Path]:
-        found = sorted((HERE / "java").glob("*.java"))
-        return [path for path in found if self.version == DEFAULT_VERSION or path.name not in _OF_THE_STORE]
+        left_out: set[str] = set()
+        if self.version != DEFAULT_VERSION:
+            left_out |= _OF_THE_STORE
+        if not self.version.startswith("5."):
+            left_out |= _OF_VERSION_5
+        return [path for path in sorted((HERE / "java").glob("*.java")) if path.name not in left_out]
 
     def _sources_digest(self) -> str:
         return hashlib.sha256(b"".join(source.read_bytes() for source in self._sources())).hexdigest()

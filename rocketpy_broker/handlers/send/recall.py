@@ -77,7 +77,10 @@ class RecallHandler:
             raise Rejected(ResponseCode.NO_PERMISSION, remark)
         rejection = self.store.rejection(Reason.SLAVE)
         if rejection is not None:
-            raise Rejected(ResponseCode.SLAVE_NOT_AVAILABLE, f"recall failed, {rejection}")
+            remark = (
+                f"recall failed, {rejection}; recall at its master, since a slave cannot write to the log"
+            )
+            raise Rejected(ResponseCode.SLAVE_NOT_AVAILABLE, remark)
         if self.send.topics.get(header.topic) is None:
             raise topic_not_found(header.topic)
         try:

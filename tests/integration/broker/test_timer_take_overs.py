@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.message.record import decode_all
 from rocketpy_broker import Broker
 from rocketpy_broker.services.timers.messages import TIMER_TOPIC
@@ -102,12 +103,16 @@ async def test_a_slave_goes_on_with_the_timers_of_its_master(tmp_path: Path) -> 
                 assert (await send(client, b"%d" % number, text)).code == 0
             recallable = await send(client, b"x", timed("x", TIMER_DELAY_MS=60_000))
             handle = recallable.ext_fields()["recallHandle"]
+            before = await send(client, b"y", timed("y", TIMER_DELAY_MS=3000))
+            assert (await recall(client, before.ext_fields()["recallHandle"])).code == 0
         await until(lambda: len(delivered(master)) >= 10)
         timers = slave.delivery.timers._timers
         await until(lambda: timers.queue_offset > 0)
         assert timers.checkpoint.master_queue_offset > 0
         async with await RawClient.open(slave.address) as client:
-            assert "slave" in ((await recall(client, handle)).remark or "")
+            refused = await recall(client, handle)
+            assert refused.code == ResponseCode.SLAVE_NOT_AVAILABLE
+            assert "recall at its master" in (refused.remark or "")
         await caught_up(master, slave)
         await brokers.stop(master)
         await brokers.stop(slave)
@@ -117,4 +122,4 @@ async def test_a_slave_goes_on_with_the_timers_of_its_master(tmp_path: Path) -> 
         await until(lambda: set(delivered(second)) == wanted)
         assert len(delivered(second)) == 40
         assert time.time() * 1000 >= asked + 200 + 80 * 39
-        assert second.store.max_offset_in_queue(TIMER_TOPIC, 0) == 42
+        assert second.store.max_offset_in_queue(TIMER_TOPIC, 0) == 44

@@ -1,4 +1,4 @@
-"""Stores with timers in flight, which a broker of RocketMQ 5 opens, and ours afterwards."""
+"""Stores with timers in flight, which a broker of RocketMQ opens, and ours afterwards."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rocketpy_broker.services.timers.messages import TIMER_TOPIC
 from tests.integration.broker.test_deferred import records, send
 from tests.integration.broker.test_timers import now_ms, recall, timed
 from tests.integration.raw_client import RawClient
@@ -70,7 +71,7 @@ class Timers:
             async with await RawClient.open(broker.address) as client:
                 while part := await records(client, "T", offset=len(found)):
                     for record in part:
-                        assert record.store_timestamp >= self.dues[record.body], record.body
+                        assert record.store_timestamp >= self.dues.get(record.body, 0), record.body
                     found += [record.body for record in part]
             return found
 
@@ -129,3 +130,53 @@ def test_a_store_goes_to_java_and_back(
         assert set(found) == set(timers.dues)
         if not kills:  # RocketMQ delivers again what was delivered shortly before a kill
             assert len(found) == len(timers.dues)
+
+
+def test_a_store_goes_to_a_broker_without_timers_and_back(
+    peer: JavaPeer, namesrv: NameServerProcess, tmp_path: Path
+) -> None:
+    """RocketMQ 4.6.0 would deliver timed messages at once, or ours would not find them afterwards."""
+    timers, store = Timers(), tmp_path / "store"
+
+    def ours() -> BrokerProcess:
+        return OurBroker(tmp_path, namesrv.address, name="ours", store=store, conf=CONF)
+
+    with ours() as broker:
+        timers.send(broker, "o", 300, 12_000, 40_000, 41_500, 90_000)
+        timers.wait(broker, b"o300")
+        timers.recall(broker, b"o40000")
+        broker.stop()
+    with JavaBroker(peer, tmp_path, namesrv.address, name="java", store=store, conf=CONF) as java:
+        waiting = timer_records(java)
+        send_at_once(java, b"java")
+        probe.wait_until(lambda: now_ms() > timers.dues[b"o12000"] + 2000, "a timer to be due", 60)
+        assert timers.delivered(java) == [b"o300", b"java"]
+        assert timer_records(java) == waiting
+        java.stop()
+    with ours() as broker:
+        timers.wait(broker, b"o12000")
+        timers.recall(broker, b"o90000")
+        timers.send(broker, "p", 1000)
+        timers.wait(broker, *timers.dues)
+        found = timers.delivered(broker)
+        assert sorted(found) == sorted([*timers.dues, b"java"])
+
+
+def timer_records(broker: BrokerProcess) -> list[bytes]:
+    """The records of the timer topic, as they are stored."""
+
+    async def read() -> list[bytes]:
+        async with await RawClient.open(broker.address) as client:
+            return [record.body + record.properties for record in await records(client, TIMER_TOPIC)]
+
+    return asyncio.run(read())
+
+
+def send_at_once(broker: BrokerProcess, body: bytes) -> None:
+    """Send a message without a time."""
+
+    async def send_one() -> None:
+        async with await RawClient.open(broker.address) as client:
+            assert (await send(client, body, f"UNIQ_KEY\x01{body.decode().ljust(32, '0')}\x02")).code == 0
+
+    asyncio.run(send_one())
