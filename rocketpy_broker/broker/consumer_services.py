@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from rocketpy.errors import RocketError
-from rocketpy.protocol.bodies import MessageQueue, TopicRouteData
+from rocketpy.protocol.bodies import MessageQueue, RequestMode, TopicRouteData
 from rocketpy.protocol.headers import BrokerFeature, PullMessageRequestHeader
 from rocketpy.protocol.message.record import decode
 from rocketpy.runtime.tasks import PeriodicCall, Tasks
@@ -80,7 +80,7 @@ class ConsumerServices:
             retry_queues_max=config.topics.queues_max,
         )
         self.modes = RequestModeTable(settings / "messageRequestMode.json", tasks)
-        self.order = PopOrder(settings / "consumerOrderInfo.json")
+        self.order = PopOrder(settings / "consumerOrderInfo.json", self.offsets)
         self.clients = ClientRegistry(lambda channel, size: channel.memory.add("subscriptions", size))
         self.locks = QueueLocks()
         self.holds: HoldTable[Queue] = HoldTable(lambda channel, size: channel.memory.add("pulls", size))
@@ -91,8 +91,19 @@ class ConsumerServices:
         self._days = DayTotals()
         self.slices = Slices(tasks, _now_ms)
         self._calls = ClientCallHandler(
-            store, topics, self.clients, self.offsets, slices=self.slices, broker_name=config.name
+            store,
+            topics,
+            self.clients,
+            self.offsets,
+            slices=self.slices,
+            broker_name=config.name,
+            is_shared=self._is_shared,
+            on_reset=self._reset,
         )
+        self.on_reset: Callable[[str, str, int], None] | None = None
+        """Called with topic, group and queue id after an operator has reset an offset."""
+        self.has_popped: Callable[[str, str], bool] = lambda *_: False
+        """See `CheckPoints.has_popped`."""
         self._moved: dict[tuple[str, str, int], OffsetMovedEvent] = {}
         self._periodic: list[PeriodicCall] = []
         self._host = bytes(8)
@@ -234,6 +245,17 @@ class ConsumerServices:
         if self._access is None:
             return True
         return self._access.permits(channel, rights_to_read(decode(record, check_crc=False)))
+
+    def _is_shared(self, topic: str, group: str) -> bool:
+        """Whether a group pops the messages of a topic, so that its offsets are those of the broker."""
+        mode = self.modes.find(topic, group)
+        has_popped = self.has_popped(topic, group) or self.order.has(topic, group)
+        return has_popped or (mode is not None and mode.mode is RequestMode.POP)
+
+    def _reset(self, topic: str, group: str, queue_id: int) -> None:
+        self.order.remove(topic, group, queue_id)
+        if self.on_reset is not None:
+            self.on_reset(topic, group, queue_id)
 
     # -- timers -------------------------------------------------------------------------------
 

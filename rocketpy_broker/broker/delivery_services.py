@@ -189,17 +189,24 @@ class DeliveryServices:
             self._topics,
             self.pop,
             self._consumers.order,
-            self._consumers.offsets,
             send,
             config,
             on_freed=polling.changed,
         )
+        self._consumers.on_reset = self._reset
+        self._consumers.has_popped = self.pop.points.has_popped
         self._driver.polled_topics = polling.topics
         self._sweeping = self._tasks.every(_SWEEP_S, polling.sweep, "sweep of held pops")
         ends = TransactionHandler(transactions, send)
         recall = RecallHandler(store, config, send)
         of_pops = (polling, PeekHandler(pops, store), acks) if self._has_timers else ()
         return send, (send, send_back, reply, ends, recall, *of_pops)
+
+    def _reset(self, topic: str, group: str, queue_id: int) -> None:
+        """Begin to pop from the new offset of a group, and serve waiting pops."""
+        self.pop.points.reset(topic, group, queue_id)
+        if self._polling is not None:
+            self._polling.changed(topic, group, queue_id)
 
     def channel_closed(self, channel: Channel) -> None:
         """Drop the held pops of a closed channel."""

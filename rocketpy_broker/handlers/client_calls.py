@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import KW_ONLY, dataclass
 from typing import Final, cast
 
@@ -60,6 +60,10 @@ class ClientCallHandler:
     slices: Slices
     broker_name: str
     """For the message queues in requests and responses."""
+    is_shared: Callable[[str, str], bool] = lambda *_: False
+    """Returns whether a group pops the messages of a topic."""
+    on_reset: Callable[[str, str, int], None] = lambda *_: None
+    """Called with topic, group and queue id after the broker has committed a new offset."""
 
     # -- offsets ------------------------------------------------------------------------------
 
@@ -68,8 +72,8 @@ class ClientCallHandler:
         """Handle INVOKE_BROKER_TO_RESET_OFFSET: notify all members of a group of their new offsets.
 
         The members commit the new offsets, so at least one must be online. For a single queue, which mqadmin
-        of 5.x may name, the broker also commits the offset itself. Differs: 4.6.0 leaves out queues that are
-        only read.
+        of 5.x may name, the broker also commits the offset itself; and for a group that pops, whose members
+        do not know offsets. Differs: 4.6.0 leaves out queues that are only read.
         """
         return await self.slices.run(self._reset_offset(request), SERVER)
 
@@ -91,6 +95,10 @@ class ClientCallHandler:
             table[MessageQueue(header.topic, self.broker_name, queue_id)] = offset
             if self.slices.is_over():
                 yield
+        if self.is_shared(header.topic, header.group):
+            for queue, offset in table.items():
+                self._commit(header, queue.queue_id, offset)
+            return request.reply(body=ResetOffsetBody(offset_table=table).encode())
         if not (yield from self._send_reset(header, table, for_c=request.language == _FOR_C)):
             raise Rejected(
                 ResponseCode.CONSUMER_NOT_ONLINE,
@@ -114,10 +122,14 @@ class ClientCallHandler:
         if not first <= target <= end:
             text = f"Target offset {target} not in consume queue range [{first}-{end}]"
             raise Rejected(ResponseCode.SYSTEM_ERROR, text)
-        self.offsets.commit(header.group, header.topic, queue_id, target)
+        self._commit(header, queue_id, target)
         table = {MessageQueue(header.topic, self.broker_name, queue_id): target}
         yield from self._send_reset(header, table, for_c=request.language == _FOR_C)
         return request.reply(body=ResetOffsetBody(offset_table=table).encode())
+
+    def _commit(self, header: ResetOffsetRequestHeader, queue_id: int, offset: int) -> None:
+        self.offsets.commit(header.group, header.topic, queue_id, offset)
+        self.on_reset(header.topic, header.group, queue_id)
 
     def _offset_to_reset(self, header: ResetOffsetRequestHeader, queue_id: int) -> int | None:
         """Return the new offset, above the current one only if forced; None if the group has no offset."""

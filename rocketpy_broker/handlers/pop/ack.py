@@ -27,7 +27,6 @@ from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import Rejected, handles, topic_not_found
 from rocketpy_broker.handlers.pop.pop import INVISIBLE_MS_MAX, check_ready
 from rocketpy_broker.handlers.send.send import SendHandler, respond_when_stored
-from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.services.pop.formats import CheckPoint, PointKey
 from rocketpy_broker.services.pop.order import PopOrder
@@ -52,7 +51,6 @@ class AckHandler:
     topics: TopicTable
     service: PopService
     order: PopOrder
-    offsets: ConsumerOffsets
     send: SendHandler
     config: BrokerConfig
     _: KW_ONLY
@@ -139,14 +137,13 @@ class AckHandler:
         return request.reply(header=response)
 
     def _acknowledge_in_order(self, place: _Place, offsets: Sequence[int]) -> list[int]:
-        """Commit up to the first message that is not acknowledged; return those that were not in flight."""
-        key, gone = place.key, []
-        for offset in offsets:
-            commit = self.order.acknowledge(key.topic, key.group, key.queue_id, offset, key.pop_ms)
-            if commit is None:
-                gone.append(offset)
-            else:
-                self.offsets.commit(key.group, key.topic, key.queue_id, commit)
+        """Return the offsets of the messages that were not in flight."""
+        key, acknowledge = place.key, self.order.acknowledge
+        gone = [
+            offset
+            for offset in offsets
+            if not acknowledge(key.topic, key.group, key.queue_id, offset, key.pop_ms)
+        ]
         self.on_freed(key.topic, key.group, key.queue_id)
         return gone
 

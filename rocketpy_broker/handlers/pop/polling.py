@@ -320,7 +320,8 @@ class PollingHandler:
                 taken = Taken(self.pops.clock(), 0)
                 channel.reply(self.pops.response(request, taken, ResponseCode.POLLING_TIMEOUT))
             else:
-                self._respond(held, NotificationResponseHeader(has_msg=False))
+                has_messages = self.pops.rest(request.header)[0] > 0
+                self._respond(held, NotificationResponseHeader(has_msg=has_messages))
             if self.slices.is_over():
                 yield
 

@@ -57,8 +57,6 @@ from rocketpy_broker.store import (
 )
 from rocketpy_broker.store.files.disk import Clock, system_clock
 
-POP_CK: Final = "POP_CK"
-"""Property of a retried message in a response: its receipt."""
 _FILTER_MS: Final = 2
 """Time limit of the filter in one pop, as in one pull."""
 INVISIBLE_MS_MAX: Final = 366 * 24 * 3_600_000
@@ -260,7 +258,6 @@ class PopHandler:
             begin = result.next_begin_offset
             result = self._read(pop, topic, queue_id, begin, wanted)
         if result.count:
-            self.offsets.commit(group, topic, queue_id, begin)
             self._add_in_order(pop, taken, queue_id, begin, result)
         elif result.next_begin_offset > begin:
             self.offsets.commit(group, topic, queue_id, result.next_begin_offset)
@@ -454,7 +451,7 @@ def _with_topic(records: bytes, topic: str, receipt: Receipt) -> bytes:
     changed = []
     for record in decode_all(records, check_crc=False):
         properties = props.decode(record.properties)
-        properties.setdefault(POP_CK, receipt._replace(queue_offset=record.queue_offset).encode())
+        properties.setdefault(props.POP_RECEIPT, receipt._replace(queue_offset=record.queue_offset).encode())
         text = props.encode(properties).encode()
         changed.append(encode(msgspec.structs.replace(record, topic=topic, properties=text)))
     return b"".join(changed)

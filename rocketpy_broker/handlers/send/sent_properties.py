@@ -7,6 +7,7 @@
 | of messages that were sent back       | consumer could not send back                                       |
 | TIMER_DELAY_SEC and the other timers  | single sends; with DELAY above 0, that counts instead              |
 | __STARTDELIVERTIME                    | such copies, where DELAY counts instead                            |
+| POP_CK                                | any sends; removed, since it is the receipt of another message     |
 
 A property that the broker would ignore is rejected, since the sender relies on it. Other reserved names are
 overwritten by the broker where it reads them (REAL_TOPIC, REAL_QID, CLUSTER), or have no effect.
@@ -34,7 +35,12 @@ PLAIN_FLAGS: Final = (
 _MARKED: Final = tuple(
     sorted(
         f"{name}\x01"
-        for name in (props.PROPERTY_TRANSACTION_PREPARED, *props.TIMER_PROPERTIES, *props.RETRY_PROPERTIES)
+        for name in (
+            props.PROPERTY_TRANSACTION_PREPARED,
+            props.POP_RECEIPT,
+            *props.TIMER_PROPERTIES,
+            *props.RETRY_PROPERTIES,
+        )
     )
 )
 """The checked names, except DELAY. All contain an underscore."""
@@ -52,7 +58,7 @@ def is_marked(text: str) -> bool:
 
 
 def check_sent(header: SendMessageRequestHeader, *, is_single: bool) -> None:
-    """Check the header of a send, with the properties in it. Raises MessageInvalid.
+    """Check the header of a send, with the properties in it; removes POP_CK. Raises MessageInvalid.
 
     is_single: False for a batch, whose messages `check_batch` checks, and for a reply.
     """
@@ -67,7 +73,10 @@ def check_sent(header: SendMessageRequestHeader, *, is_single: bool) -> None:
         )
     text = header.properties or ""
     if is_marked(text) or "DELAY\x01" in text:
-        _check(props.decode(text), is_single=is_single, is_copy=is_copy)
+        properties = props.decode(text)
+        _check(properties, is_single=is_single, is_copy=is_copy)
+        if properties.pop(props.POP_RECEIPT, None) is not None:  # a consumer forwards a popped message
+            header.properties = props.encode(properties)
 
 
 def check_batch(common: bytes, data: bytes) -> None:

@@ -112,6 +112,10 @@ class CheckPoints:
 
     def __post_init__(self) -> None:
         self._popped: dict[QueueKey, _Popped] = {}
+        self._poppers: set[tuple[str, str]] = set()
+        """Topics and groups that have popped since the start."""
+        self._reset: set[QueueKey] = set()
+        """Queues that were reset since the last `progress`."""
         self._read_to: dict[int, int] = {}
         """Revive queue -> offset of the next record to read."""
         self._seen: dict[int, int] = {}
@@ -238,8 +242,18 @@ class CheckPoints:
             del self._popped[topic, group, queue_id]  # it was reset
         return committed
 
+    def has_popped(self, topic: str, group: str) -> bool:
+        """Whether a group has popped messages of a topic since the start."""
+        return (topic, group) in self._poppers
+
+    def reset(self, topic: str, group: str, queue_id: int) -> None:
+        """Forget up to where a queue is popped: an operator has reset its offset, maybe to the same one."""
+        self._popped.pop((topic, group, queue_id), None)
+        self._reset.add((topic, group, queue_id))
+
     def popped(self, topic: str, group: str, queue_id: int, next_offset: int) -> None:
         """Note up to where a queue is popped. It is committed once the check point is flushed."""
+        self._poppers.add((topic, group))
         self._popped[topic, group, queue_id] = _Popped(next_offset, self.offsets.get(group, topic, queue_id))
 
     def next_queue(self) -> int:
@@ -464,6 +478,7 @@ class CheckPoints:
 
     def progress(self) -> Progress:
         """Return the offsets to commit once the log is flushed up to now."""
+        self._reset.clear()
         popped = [(queue, entry.next_offset, entry.committed) for queue, entry in self._popped.items()]
         done = {}
         for queue_id, end in self._read_to.items():
@@ -478,7 +493,8 @@ class CheckPoints:
         save of the offsets takes a while, and may have it beside offsets of before.
         """
         for (topic, group, queue_id), offset, committed in progress.popped:
-            if self.offsets.get(group, topic, queue_id) == committed:
+            was_reset = (topic, group, queue_id) in self._reset
+            if not was_reset and self.offsets.get(group, topic, queue_id) == committed:
                 self.offsets.commit(group, topic, queue_id, offset, is_own=True)
                 entry = self._popped.get((topic, group, queue_id))
                 if entry is not None and entry.committed == committed:

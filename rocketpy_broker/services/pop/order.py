@@ -20,6 +20,7 @@ from rocketpy.errors import StoreError
 from rocketpy.protocol.bodies import Body
 from rocketpy.protocol.headers import Int32, Int64
 from rocketpy.runtime.progress import Jobs
+from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.store.files.disk import Clock, Disk, OsDisk, system_clock
 from rocketpy_broker.store.files.state_file import format_table, load_state, save_in_thread, save_state
 
@@ -60,6 +61,11 @@ class OrderInfo(Body, kw_only=True):
         return [offset for place, offset in enumerate(self.offsets) if not self.acknowledged >> place & 1]
 
     @property
+    def next_offset(self) -> int:
+        """The first offset that is not acknowledged, or that behind the pop."""
+        return next(iter(self.unacknowledged), self.offsets[-1] + 1)
+
+    @property
     def free_ms(self) -> int:
         """When all messages that are not acknowledged are visible again; 0 if all are acknowledged."""
         changed = self.next_visible or {}
@@ -79,6 +85,8 @@ class PopOrder:
     """The last pops in order, by topic, group and queue."""
 
     path: Path
+    offsets: ConsumerOffsets
+    """Get the offset of the first message that is not acknowledged."""
     _: KW_ONLY
     clock: Clock = system_clock
     disk: InitVar[Disk | None] = None
@@ -96,9 +104,17 @@ class PopOrder:
         if saved is not None:
             self._table = {key: _used(queues, 0) for key, queues in saved.table.items()}
 
+    def has(self, topic: str, group: str) -> bool:
+        """Whether a group has popped a topic in order."""
+        return bool(self._table.get(f"{topic}@{group}"))
+
     def find(self, topic: str, group: str, queue_id: int) -> OrderInfo | None:
-        """Return the last pop of a queue."""
-        return self._table.get(f"{topic}@{group}", {}).get(queue_id)
+        """Return the last pop of a queue. A committed offset that is not that of the pop is a reset."""
+        info = self._table.get(f"{topic}@{group}", {}).get(queue_id)
+        if info is not None and self.offsets.get(group, topic, queue_id) != info.next_offset:
+            self.remove(topic, group, queue_id)
+            return None
+        return info
 
     def free_ms(self, topic: str, group: str, queue_id: int, attempt_id: str | None = None) -> int:
         """Return the time from which a queue gives messages again; 0 if it does so now.
@@ -121,9 +137,10 @@ class PopOrder:
         invisible_ms: int,
         attempt_id: str | None,
     ) -> Mapping[int, int]:
-        """Note a pop. Returns offset -> how often it was delivered before, for those that were.
+        """Note a pop, and commit the offset of its first message.
 
-        offsets: of its messages, at least one.
+        Returns offset -> how often it was delivered before, for those that were. offsets: of its messages, at
+        least one. Raises GroupInvalid at the limit of offsets.
         """
         last = self.find(topic, group, queue_id)
         counts: dict[int, int] = {}
@@ -135,6 +152,7 @@ class PopOrder:
                 delivered = set(last.offsets)
                 counts = {offset: known.get(offset, 0) + 1 for offset in offsets if offset in delivered}
         first = offsets[0]
+        self.offsets.commit(group, topic, queue_id, first)
         self._put(
             topic,
             group,
@@ -150,19 +168,20 @@ class PopOrder:
         )
         return counts
 
-    def acknowledge(self, topic: str, group: str, queue_id: int, offset: int, pop_ms: int) -> int | None:
-        """Acknowledge a message of the last pop; return the offset to commit.
+    def acknowledge(self, topic: str, group: str, queue_id: int, offset: int, pop_ms: int) -> bool:
+        """Acknowledge a message of the last pop, and commit up to the first one that is not acknowledged.
 
-        Returns None if the message was not in flight by this pop. In 5.3.3, a pop that is not known commits
-        the offset behind the message, so messages before it may be lost.
+        Returns whether the message was in flight by this pop. In 5.3.3, a pop that is not known commits the
+        offset behind the message, so messages before it may be lost.
         """
         info = self.find(topic, group, queue_id)
         if info is None or pop_ms != info.pop_time or offset not in info.unacknowledged:
-            return None
+            return False
         bit = 1 << info.offsets.index(offset)
         info = msgspec.structs.replace(info, acknowledged=info.acknowledged | bit)
         self._put(topic, group, queue_id, info)
-        return next(iter(info.unacknowledged), info.offsets[-1] + 1)
+        self.offsets.commit(group, topic, queue_id, info.next_offset)
+        return True
 
     def set_visible(
         self, topic: str, group: str, queue_id: int, offset: int, *, pop_ms: int, visible_ms: int

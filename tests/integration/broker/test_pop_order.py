@@ -14,8 +14,10 @@ from rocketpy.protocol.headers import (
     NotificationRequestHeader,
     NotificationResponseHeader,
     PopMessageResponseHeader,
+    ResetOffsetRequestHeader,
 )
 from rocketpy.protocol.message.receipt import ORDER_REVIVE_QUEUE, parse_order_counts
+from rocketpy.protocol.remoting.command import Command
 from tests.integration.broker.pop_workers import Workers, bodies, send
 from tests.integration.broker.test_pop import Popped, ack, batch_ack, change, pop_response, popped
 from tests.integration.raw_client import RawClient, new_topic, serving
@@ -132,6 +134,39 @@ async def test_a_batch_of_acknowledgements_frees_the_queue(workers: Workers) -> 
     messages = await take(client)
     assert (await batch_ack(client, messages)).code == ResponseCode.SUCCESS
     assert texts(await take(client)) == ["2"]
+
+
+async def test_a_reset_frees_the_queue(workers: Workers) -> None:
+    """After a reset, workers would get nothing until the time of the messages before is over."""
+    client = await workers.connect()
+    for number in range(4):
+        await send(client, f"{number}")
+    old = await take(client)
+    _, waiting = await workers.wait(order=True, queue_id=0)
+    assert (await reset(client, queue_id=0, offset=0)).code == ResponseCode.SUCCESS
+    assert await bodies(waiting) == [["0"]]
+    assert (await ack(client, old[0])).code == ResponseCode.NO_MESSAGE
+    assert await take(client) == []
+    assert (await reset(client, queue_id=0, offset=0)).code == ResponseCode.SUCCESS
+    assert texts(await take(client)) == ["0", "1"]
+
+
+async def test_a_group_that_pops_is_reset_without_its_members(workers: Workers) -> None:
+    """An operator could not reset a group of workers, which know no offsets."""
+    client = await workers.connect()
+    for number in range(4):
+        await send(client, f"{number}", queue_id=number)
+    assert len(popped(await pop_response(client), "T")) == 4
+    _, waiting = await workers.wait()
+    assert (await reset(client, timestamp=0)).code == ResponseCode.SUCCESS
+    assert len((await bodies(waiting))[0]) == 1
+    assert len(popped(await pop_response(client), "T")) == 3
+
+
+async def reset(client: RawClient, timestamp: int = -1, **fields: Any) -> Command:
+    """Reset the offsets of the group, as mqadmin resetOffsetByTime does."""
+    header = ResetOffsetRequestHeader(topic="T", group="g", timestamp=timestamp, is_force=True, **fields)
+    return await client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
 
 
 async def test_a_notification_waits_for_the_queue(workers: Workers) -> None:

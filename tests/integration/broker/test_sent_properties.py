@@ -199,3 +199,12 @@ async def test_a_delay_level_that_is_no_number_is_rejected(client: RawClient, le
     response = await send(client, b"x", f"DELAY\x01{level}\x02")
     assert response.code == ResponseCode.MESSAGE_ILLEGAL
     assert "DELAY" in (response.remark or "")
+
+
+async def test_the_receipt_of_a_forwarded_message_is_removed(client: RawClient) -> None:
+    """A worker would acknowledge the message that was forwarded, and not the one that it has received."""
+    text = "UNIQ_KEY\x01u\x02POP_CK\x015 1 2 3 0 broker-a 0 5\x02MY_POP_CK\x01kept\x02"
+    for way in (single, single_v1):
+        assert (await way(client, text)).code == 0
+    found = [props.decode(record.properties) for record in await records(client)]
+    assert [("POP_CK" in one, one["MY_POP_CK"]) for one in found] == [(False, "kept")] * 2

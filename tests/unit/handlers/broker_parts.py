@@ -167,7 +167,7 @@ class BrokerParts:
                 config,
                 offsets=self.offsets,
                 modes=RequestModeTable(config.store.root / "modes.json", tasks),
-                order=PopOrder(config.store.root / "order.json"),
+                order=PopOrder(config.store.root / "order.json", self.offsets),
                 delay_offsets=lambda: {1: 7},
                 info=lambda: {"key": "value"},
                 wait_registered=self._wait_registered,

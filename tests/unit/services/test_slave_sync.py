@@ -77,7 +77,7 @@ class Tables:
             self.config,
             offsets=self.offsets,
             modes=self.modes,
-            order=PopOrder(self.config.store.root / "order.json"),
+            order=PopOrder(self.config.store.root / "order.json", self.offsets),
             delay_offsets=lambda: {1: 7},
             info=dict,
             wait_registered=self.groups.save,

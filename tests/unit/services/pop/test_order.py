@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.pop.order import PopOrder
 
 HOUR_MS = 3_600_000
@@ -17,7 +18,8 @@ class Queue:
 
     def __init__(self, path: Path) -> None:
         self.path, self.now_ms = path / "consumerOrderInfo.json", 1000
-        self.order = PopOrder(self.path, clock=lambda: self.now_ms)
+        self.offsets = ConsumerOffsets(path / "consumerOffset.json")
+        self.order = PopOrder(self.path, self.offsets, clock=lambda: self.now_ms)
 
     def pop(self, *offsets: int, attempt: str | None = None) -> dict[int, int]:
         """Pop messages for 100 ms; return how often they were delivered before."""
@@ -31,8 +33,10 @@ class Queue:
         return max(self.order.free_ms("T", "g", 0, attempt) - self.now_ms, 0)
 
     def acknowledge(self, offset: int, pop_ms: int = 1000) -> int | None:
-        """Acknowledge a message."""
-        return self.order.acknowledge("T", "g", 0, offset, pop_ms)
+        """Acknowledge a message; return the committed offset, None if the receipt is of no use."""
+        if self.order.acknowledge("T", "g", 0, offset, pop_ms):
+            return self.offsets.get("g", "T", 0)
+        return None
 
 
 @pytest.fixture
@@ -98,6 +102,15 @@ def test_receipts_of_earlier_pops_have_no_effect(queue: Queue) -> None:
     assert not queue.order.set_visible("T", "g", 0, 5, pop_ms=1100, visible_ms=9000)
 
 
+def test_a_reset_frees_the_queue(queue: Queue) -> None:
+    """After a reset, a group would wait for the messages before it; a late acknowledgement would undo it."""
+    queue.pop(5, 6)
+    queue.offsets.commit("g", "T", 0, 2)
+    assert queue.blocked_ms() == 0
+    assert queue.acknowledge(5) is None
+    assert queue.offsets.get("g", "T", 0) == 2
+
+
 def test_an_unknown_pop_commits_nothing(queue: Queue) -> None:
     """After a crash before the save, a late acknowledgement would skip the messages before it."""
     assert queue.acknowledge(7) is None
@@ -113,6 +126,7 @@ async def test_the_last_pops_survive_a_restart(queue: Queue, tmp_path: Path) -> 
     expected = {"popTime": 1000, "i": 100, "o": [5, 1, 4], "ot": {"5": 5000}, "l": 1000, "cm": 2, "a": "a"}
     assert saved == expected
     again = Queue(tmp_path)
+    again.offsets.commit("g", "T", 0, 5)
     again.order.load()
     assert again.blocked_ms() == 4000
     assert again.acknowledge(9) == 5
@@ -123,6 +137,7 @@ def test_a_file_of_rocketmq_is_read(queue: Queue) -> None:
     queue.path.write_text(
         '{"table":{"T@g":{0:{"a":"a","cm":0,"i":60000,"l":1000,"o":[5,1],"oc":{5:1},"popTime":1000}}}}'
     )
+    queue.offsets.commit("g", "T", 0, 5)
     queue.order.load()
     assert queue.blocked_ms() == 60_000
     queue.now_ms = 61_000
