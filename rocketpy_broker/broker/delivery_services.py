@@ -81,7 +81,7 @@ class DeliveryServices:
             broker_name=self._config.name,
             config=self._config.pop,
             find_group=consumers.groups.find,
-            timers_late_ms=lambda: self.timers.late_ms,
+            timers=self.timers,
         )
         self._polling: PollingHandler | None = None
         self._sweeping: PeriodicCall | None = None

@@ -111,7 +111,7 @@ class AckHandler:
             raise _gone(place, [header.offset], now_ms)
         key = points.free_key(place.key._replace(start_offset=header.offset, pop_ms=now_ms))
         point = CheckPoint(key, header.invisible_time, [0], place.revive_queue, self.config.name)
-        points.append_point(point, now_ms, self._append)
+        points.append_point(point, now_ms, self._append, is_pop=False)
         self._acknowledge(place, [header.offset])
         response = ChangeInvisibleTimeResponseHeader(
             pop_time=key.pop_ms, invisible_time=header.invisible_time, revive_qid=place.revive_queue

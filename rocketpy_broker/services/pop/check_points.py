@@ -53,10 +53,6 @@ FIRST_POP_MS: Final = "1ST_POP_TIME"
 """Property of a revived message: when it was popped first, in ms since 1970."""
 _READ_UNITS: Final = 64
 _POSTPONE_MS: Final = 1000
-_RECORDS_MAX: Final = 50_000
-"""A check point is stored again once this many records of its revive queue follow: a start reads them all."""
-_AGE_MAX_MS: Final = 3_600_000
-"""A check point is stored again after this time, before its record expires."""
 
 Append = Callable[[MessageInner], AppendReceipt]
 QueueKey = tuple[str, str, int]
@@ -106,6 +102,12 @@ class CheckPoints:
     uses_retry_v2: Callable[[], bool]
     timers_late: Callable[[], bool]
     """Returns whether timers are due that were not delivered."""
+    timers_wait: Callable[[], bool]
+    """Returns whether timers for the revive topic wait."""
+    records_max: int = 50_000
+    """A check point is stored again once so many records of its queue follow; a start reads them all."""
+    age_max_ms: int = 3_600_000
+    """A check point is stored again after this time, before its record expires."""
     host: bytes = bytes(8)
     """Address of the broker, as in records."""
     in_flight: InFlight = field(default_factory=InFlight)
@@ -123,21 +125,19 @@ class CheckPoints:
         self._last_seen: dict[int, int] = {}
         self._committed_seen: dict[int, int] = {}
         self._next_queue = 0
-        self.loaded_ms = 0
         self._is_loading = True
         self.revived = self.dead_letters = 0
         """Totals since the start."""
 
     # -- loading ------------------------------------------------------------------------------
 
-    def load(self, now_ms: int) -> None:
+    def load(self) -> None:
         """Forget everything, and begin to read the revive topic from the committed offsets on."""
         self.in_flight = InFlight()
         self._popped.clear()
         self._read_to.clear()
         self._seen.clear()
-        self._last_seen = self._committed_seen = {}
-        self.loaded_ms = now_ms
+        self._last_seen, self._committed_seen = {}, {}
         self._is_loading = True
         for topic, queue_id in list(self.store.queues.queues):
             if topic == self.topic:
@@ -156,7 +156,7 @@ class CheckPoints:
             self._read_to[queue_id] = min(max(begin, first), end)
             if seen is None:
                 seen = 0 if done is None else end  # a store of RocketMQ
-            self._seen[queue_id] = seen
+            self._seen[queue_id] = self._last_seen[queue_id] = min(seen, end)
         return self._read_to[queue_id]
 
     @property
@@ -170,7 +170,7 @@ class CheckPoints:
         end = self.store.max_offset_in_queue
         return self._is_loading or any(at < end(self.topic, number) for number, at in self._read_to.items())
 
-    def read(self, now_ms: int, count_max: int) -> int:
+    def read(self, count_max: int) -> int:
         """Read up to `count_max` records of the revive topic; return their number. Raises StoreError."""
         count = 0
         for topic, queue_id in list(self.store.queues.queues) if self._is_loading else ():
@@ -215,10 +215,12 @@ class CheckPoints:
 
     def _apply_point(self, queue_id: int, offset: int, record: Record) -> None:
         point = CheckPoint.decode(record.body, queue_id)
-        point.is_from_timer = was_timer(record.properties)
+        is_foreign = was_timer(record.properties)
+        point.may_have_timers = is_foreign or (self._is_loading and self.timers_wait())
         point.may_have_copies = self._is_loading
         key = point.key
-        if self._is_loading and not point.is_from_timer and offset >= self._seen[queue_id]:
+        is_pop = not is_foreign and CheckPoint.is_of_pop(record.body)
+        if self._is_loading and is_pop and offset >= self._seen[queue_id]:
             queue = key.topic, key.group, key.queue_id
             if point.end_offset > (self.next_offset(*queue) or 0):
                 self.popped(*queue, point.end_offset)
@@ -267,14 +269,22 @@ class CheckPoints:
             key = key._replace(pop_ms=key.pop_ms + 1)
         return key
 
-    def append_point(self, point: CheckPoint, now_ms: int, append: Append) -> None:
-        """Append a new check point. Raises RocketError; then it does not count."""
-        self._open(point.revive_queue)
-        self.in_flight.add(point, self._append_point(point, now_ms, append), now_ms)
+    def append_point(self, point: CheckPoint, now_ms: int, append: Append, *, is_pop: bool = True) -> None:
+        """Append a new check point. Raises RocketError; then it does not count.
 
-    def _append_point(self, point: CheckPoint, now_ms: int, append: Append) -> int:
+        is_pop: False for a changed invisible time.
+        """
+        self._open(point.revive_queue)
+        self.in_flight.add(point, self._append_point(point, now_ms, append, is_pop=is_pop), now_ms)
+
+    def _append_point(self, point: CheckPoint, now_ms: int, append: Append, *, is_pop: bool) -> int:
         message = revive_message(
-            self.topic, point.revive_queue, point.encode(), point_properties(point), self.host, now_ms
+            self.topic,
+            point.revive_queue,
+            point.encode(is_pop=is_pop),
+            point_properties(point),
+            self.host,
+            now_ms,
         )
         return self._appended(message, append)
 
@@ -321,7 +331,7 @@ class CheckPoints:
 
     def may_be_timer(self, key: PointKey, invisible_ms: int, now_ms: int) -> bool:
         """Whether an unknown check point may still be a timer, which RocketMQ has stored."""
-        return key.pop_ms < self.loaded_ms and now_ms < key.pop_ms + invisible_ms
+        return now_ms < key.pop_ms + invisible_ms and self.timers_wait()
 
     def _acknowledge_unknown(
         self,
@@ -359,7 +369,7 @@ class CheckPoints:
             for point in self.in_flight.due(now_ms):
                 if count >= count_max:
                     break
-                if point.is_from_timer and self.timers_late():
+                if point.may_have_timers and self.timers_late():
                     self.in_flight.postpone(point, now_ms + _POSTPONE_MS)
                     continue
                 done: list[int] = []
@@ -379,7 +389,7 @@ class CheckPoints:
             try:
                 self.store.write_out()
             except StoreError:
-                self.load(now_ms)
+                self.load()
                 raise
         for point, done in copied:
             self.in_flight.done(point, point.bits_of(done))
@@ -458,23 +468,24 @@ class CheckPoints:
             while count < count_max:
                 point = self.in_flight.first_of(queue_id)
                 if point is None or (
-                    end - point.offset < _RECORDS_MAX and now_ms - point.appended_ms < _AGE_MAX_MS
+                    end - point.offset < self.records_max and now_ms - point.appended_ms < self.age_max_ms
                 ):
                     break
-                self.in_flight.move(point, self._append_point(point, now_ms, self.store.append), now_ms)
+                offset = self._append_point(point, now_ms, self.store.append, is_pop=False)
+                self.in_flight.move(point, offset, now_ms)
                 count += 1
         if count:
             try:
                 self.store.write_out()
             except StoreError:
-                self.load(now_ms)
+                self.load()
                 raise
         return count
 
     @property
     def is_uncommitted(self) -> bool:
-        """Whether another call of `commit` would change offsets, or check points have to be renewed later."""
-        return bool(self._popped or self._last_seen != self._committed_seen or self.in_flight)
+        """Whether another call of `commit` would change offsets."""
+        return bool(self._popped) or self._last_seen != self._committed_seen
 
     def progress(self) -> Progress:
         """Return the offsets to commit once the log is flushed up to now."""
@@ -504,7 +515,7 @@ class CheckPoints:
                         self._popped[topic, group, queue_id] = _Popped(entry.next_offset, offset)
         for queue_id, offset in progress.done.items():
             self.offsets.commit(REVIVE_GROUP, self.topic, queue_id, offset, is_own=True)
-        for queue_id, offset in (progress.seen if is_last else self._last_seen).items():
-            self.offsets.commit(SEEN_GROUP, self.topic, queue_id, offset, is_own=True)
         self._committed_seen = progress.seen if is_last else self._last_seen
+        for queue_id, offset in self._committed_seen.items():
+            self.offsets.commit(SEEN_GROUP, self.topic, queue_id, offset, is_own=True)
         self._last_seen = progress.seen

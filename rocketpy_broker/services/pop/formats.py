@@ -72,8 +72,9 @@ class CheckPoint:
     """Queue offset of its newest record in the revive queue; -1 without one."""
     appended_ms: int = 0
     """When that record was appended."""
-    is_from_timer: bool = False
-    """Whether RocketMQ stored it as a timer. Its acknowledgements are timers, too, and arrive late."""
+    may_have_timers: bool = False
+    """Whether its acknowledgements may be timers, which arrive at the end of its time: RocketMQ has stored
+    it, or was the broker in between."""
     postponed_ms: int = 0
     """Until when its revive waits, after an error."""
     tries: str | None = None
@@ -115,8 +116,12 @@ class CheckPoint:
         start = self.key.start_offset
         return [start + diff for number, diff in enumerate(self.diffs) if not self.done >> number & 1]
 
-    def encode(self) -> bytes:
-        """Return the body of its record, as RocketMQ writes it. Names need no escapes."""
+    def encode(self, *, is_pop: bool = True) -> bytes:
+        """Return the body of its record, as RocketMQ writes it. Names need no escapes.
+
+        is_pop: whether this is the record of a pop. That of a changed invisible time, and one that is stored
+        again, have another `ro`, which RocketMQ ignores.
+        """
         topic, group, queue_id, start, pop_ms = self.key
         tries = "" if self.tries is None else f'"rp":"{self.tries}",'
         bits = self.done - _INT32 if self.done >> 31 else self.done
@@ -124,11 +129,16 @@ class CheckPoint:
             (
                 f'{{"bm":{bits},"bn":"{self.broker_name}","c":"{group}","d":{list(self.diffs)},'
                 f'"it":{self.invisible_ms},"n":{len(self.diffs)},"pt":{pop_ms},"q":{queue_id},'
-                f'"reviveTime":{self.revive_ms},"ro":0,{tries}"so":{start},"t":"{topic}"}}'
+                f'"reviveTime":{self.revive_ms},"ro":{0 if is_pop else 1},{tries}"so":{start},"t":"{topic}"}}'
             )
             .replace(", ", ",")
             .encode()
         )
+
+    @staticmethod
+    def is_of_pop(body: bytes) -> bool:
+        """Whether a record's body is that of a pop; see `encode`."""
+        return b'"ro":1,' not in body
 
     @classmethod
     def decode(cls, body: bytes, revive_queue: int) -> CheckPoint:

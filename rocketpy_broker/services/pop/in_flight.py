@@ -11,8 +11,8 @@ from rocketpy_broker.services.pop.formats import CheckPoint, PointKey
 
 PRECISION_MS: Final = 100
 """Check points whose time ends in the same interval are revived together, at its end."""
-FROM_TIMER_MS: Final = 2000
-"""How long after its time a check point of RocketMQ is revived: acknowledgements arrive at its end."""
+TIMERS_MS: Final = 2000
+"""How long after its time a check point is revived whose acknowledgements may be timers."""
 
 
 class InFlight:
@@ -120,5 +120,5 @@ class InFlight:
 
 
 def _slot_of(point: CheckPoint) -> int:
-    late_ms = FROM_TIMER_MS if point.is_from_timer else 0
+    late_ms = TIMERS_MS if point.may_have_timers else 0
     return max(point.revive_ms + late_ms, point.postponed_ms) // PRECISION_MS

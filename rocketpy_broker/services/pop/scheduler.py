@@ -21,6 +21,7 @@ from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable, own_topic
 from rocketpy_broker.services.pop.check_points import CheckPoints
 from rocketpy_broker.services.pop.formats import revive_topic
+from rocketpy_broker.services.timers.scheduler import TimerService
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.disk import Clock, system_clock
 from rocketpy_broker.store.upkeep.driver import StoreDriver
@@ -32,7 +33,8 @@ _READ_RECORDS: Final = 250
 _REVIVE_MESSAGES: Final = 64
 _RENEW_POINTS: Final = 200
 """Maximum numbers in one iteration of the event loop, each taking some milliseconds."""
-_LATE_MS: Final = 1000
+_IDLE_S: Final = 60.0
+"""How often old check points are looked for while nothing else happens."""
 
 
 @dataclass(eq=False)
@@ -49,8 +51,8 @@ class PopService:
     broker_name: str
     config: PopConfig
     find_group: Callable[[str], SubscriptionGroupConfig | None]
-    timers_late_ms: Callable[[], int]
-    """Returns for how long a timer has been due."""
+    timers: TimerService
+    """Delivers the check points and acknowledgements that RocketMQ has stored."""
     clock: Clock = system_clock
 
     def __post_init__(self) -> None:
@@ -64,7 +66,8 @@ class PopService:
             find_group=self.find_group,
             ensure_topic=self._ensure_topic,
             uses_retry_v2=lambda: self.config.retry_v2,
-            timers_late=lambda: self.timers_late_ms() > 0,
+            timers_late=lambda: self.timers.late_ms > 0,
+            timers_wait=lambda: self.timers.waiting_for(revive_topic(self.cluster_name)) > 0,
         )
         self.revive_topic = self.points.topic
         self._calls = DueCalls(self.tasks, self.driver, self._now, self._run, "revived messages")
@@ -88,7 +91,7 @@ class PopService:
     def start(self) -> None:
         """Start on a master: read the revive topic, then revive messages when they are due."""
         self._is_master = True
-        self.points.load(self.clock())
+        self.points.load()
         self._calls.start()
 
     async def stop(self, *, saves: bool = True) -> None:
@@ -105,9 +108,7 @@ class PopService:
 
     def changed(self) -> None:
         """Note that a request has changed check points: commit offsets soon, and revive in time."""
-        if self._commit_timer is None and self._is_master:
-            delay_s = self.config.save_interval_ms / 1000
-            self._commit_timer = self.tasks.call_later(delay_s, self._commit_soon)
+        self._commit_in(self.config.save_interval_ms / 1000)
         due_ms = self.points.in_flight.due_ms()
         if due_ms is not None:
             self._calls.wake_at(due_ms)
@@ -124,7 +125,7 @@ class PopService:
         peer that leads no more forgets everything.
         """
         if error is not None and self._is_master and self.driver.wait_for_commit is None:
-            self.points.load(self.clock())
+            self.points.load()
             self._calls.wake_at(self.clock())
 
     def _now(self) -> int:
@@ -138,7 +139,7 @@ class PopService:
         points = self.points
         was_loading = points.is_loading
         if points.is_behind:
-            points.read(now_ms, _READ_RECORDS)
+            points.read(_READ_RECORDS)
             if was_loading and not points.is_loading:
                 self.changed()
             if points.is_behind:
@@ -149,6 +150,16 @@ class PopService:
         return points.in_flight.due_ms()
 
     # -- committing ---------------------------------------------------------------------------
+
+    def _commit_in(self, delay_s: float) -> None:
+        if not self._is_master:
+            return
+        when = asyncio.get_running_loop().time() + delay_s
+        if self._commit_timer is not None:
+            if self._commit_timer.when() <= when:
+                return
+            self._commit_timer.cancel()
+        self._commit_timer = self.tasks.call_at(when, self._commit_soon)
 
     def _commit_soon(self) -> None:
         self._commit_timer = None
@@ -175,3 +186,5 @@ class PopService:
                 self.on_revived()
             if self._is_master and (renewed or points.is_uncommitted):
                 self.changed()
+            elif self._is_master and points.in_flight:
+                self._commit_in(_IDLE_S)  # to store old check points again

@@ -77,6 +77,10 @@ class TimerService:
         """For how long a message has been due; 0 if none is."""
         return self._timers.late_ms(self.clock()) if self._is_master else 0
 
+    def waiting_for(self, topic: str) -> int:
+        """Return the number of timers that wait to be delivered to a topic."""
+        return self._timers.counts[topic]
+
     def waiting_in_slot(self, time_ms: int) -> int:
         """Return the number of timers of the slot of a time. Raises StoreError."""
         return self._files.wheel.slot(time_ms // PRECISION_MS).timers
