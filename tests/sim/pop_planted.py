@@ -103,7 +103,8 @@ def done_up_to_the_newest_check_point() -> Iterator[None]:
     """The next start does not read those before it."""
 
     def first_of(self: InFlight, revive_queue: int) -> CheckPoint | None:
-        return next(reversed(self._queues.get(revive_queue, {}).values()), None)
+        records = self._queues.get(revive_queue, {})
+        return records[max(records)] if records else None
 
     with patch.object(InFlight, "first_of", first_of):
         yield

@@ -63,6 +63,9 @@ class Delivery:
     revive_queue: int
     number: int
     """Of the delivery of this message, from 0."""
+    is_of_rocketmq: bool = False
+    has_timer: bool = False
+    """Whether it was acknowledged at RocketMQ."""
     is_used: bool = False
     """Whether it was acknowledged, or has another receipt."""
 
@@ -238,6 +241,7 @@ class World:
                     delivery.until_ms,
                 )  # fmt: skip
                 self._used(delivery, is_acked=True)
+                delivery.has_timer = True
         self.store.write_out()
 
     def _pop_at_rocketmq(self) -> None:
@@ -254,6 +258,7 @@ class World:
         self.offsets.commit(GROUP, TOPIC, queue_id, result.next_begin_offset)
         for record in records:
             self._delivered(record, point)
+            self.jobs[record.body.decode()].deliveries[-1].is_of_rocketmq = True
 
     def _append_timer(self, what: CheckPoint | Acknowledgement, queue_id: int, due_ms: int) -> None:
         if isinstance(what, CheckPoint):
@@ -341,18 +346,21 @@ class World:
         if delivery is None or self.points.is_loading:
             return
         self.touched = [delivery.body]
+        is_doubtful = self._is_doubtful(delivery)
         gone = self.points.acknowledge(
             delivery.key, [delivery.offset], delivery.revive_queue, delivery.invisible_ms, self.now,
             self.store.append,
         )  # fmt: skip
         self.store.write_out()
-        self._check_receipt(delivery, accepted=not gone)
-        if not gone and not self._is_doubtful(delivery):
-            self._used(delivery, is_acked=True)
+        if not is_doubtful:
+            self._check_receipt(delivery, accepted=not gone)
+            if not gone:
+                self._used(delivery, is_acked=True)
 
     def _is_doubtful(self, delivery: Delivery) -> bool:
-        """Whether a receipt was accepted for want of a check point, which a timer of RocketMQ may have."""
-        return delivery.is_used
+        """Whether an old receipt may be accepted, since timers of RocketMQ wait."""
+        is_unknown = delivery.key not in self.points.in_flight.points and bool(self.timers)
+        return delivery.has_timer or (is_unknown and (delivery.is_used or not delivery.is_of_rocketmq))
 
     def _check_receipt(self, delivery: Delivery, *, accepted: bool) -> None:
         job = self.jobs[delivery.body]
@@ -361,8 +369,7 @@ class World:
         if self._is_live(delivery):
             assert accepted, f"the receipt of {delivery.body} is valid"
         elif delivery.is_used or job.deliveries[-1] is not delivery:
-            is_rest = self.moves and self.now < delivery.until_ms
-            assert not accepted or is_rest, f"an old receipt of {delivery.body} is accepted"
+            assert not accepted, f"an old receipt of {delivery.body} is accepted"
 
     def _used(self, delivery: Delivery, *, is_acked: bool) -> None:
         delivery.is_used = True
@@ -372,10 +379,10 @@ class World:
     def change(self) -> None:
         """Change the invisible time of a message, as the handler does."""
         delivery, points = self._any_delivery(), self.points
-        if delivery is None or points.is_loading:
+        if delivery is None or points.is_loading or self._is_doubtful(delivery):
             return
         known = points.in_flight.points.get(delivery.key)
-        accepted = known is not None and delivery.offset in known.left()
+        accepted = known is not None and delivery.offset in points.left_of(known, self.now)
         if known is None:
             accepted = points.may_be_timer(delivery.key, delivery.invisible_ms, self.now)
         self._check_receipt(delivery, accepted=accepted)

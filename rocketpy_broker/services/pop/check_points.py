@@ -314,7 +314,7 @@ class CheckPoints:
         point = self.in_flight.points.get(key)
         if point is None:
             return self._acknowledge_unknown(key, offsets, revive_queue, invisible_ms, now_ms, append)
-        left = set(point.left())
+        left = set(self.left_of(point, now_ms))
         known = [offset for offset in offsets if offset in left]
         if known:
             self._append_ack(
@@ -322,6 +322,13 @@ class CheckPoints:
             )
             self.in_flight.done(point, point.bits_of(known))
         return [offset for offset in offsets if offset not in left]
+
+    def left_of(self, point: CheckPoint, now_ms: int) -> list[int]:
+        """Return the offsets of a check point's messages that may be acknowledged.
+
+        A message whose time is over may be, until it is revived. After a kill, it may have a copy already.
+        """
+        return [] if point.may_have_copies and now_ms >= point.revive_ms else point.left()
 
     def _append_ack(self, ack: Acknowledgement, revive_queue: int, now_ms: int, append: Append) -> None:
         tag, body = ack.encode()

@@ -27,7 +27,9 @@ class InFlight:
         self._order: list[int] = []
         """Heap of the keys of `_slots`, and of some that are gone."""
         self._queues: dict[int, dict[int, CheckPoint]] = {}
-        """Revive queue -> offset of the newest record of each check point, ascending."""
+        """Revive queue -> offset of the newest record of each check point."""
+        self._offsets: dict[int, list[int]] = {}
+        """Heaps of the keys of `_queues`, and of some that are gone."""
 
     def __len__(self) -> int:
         return len(self.points)
@@ -40,11 +42,12 @@ class InFlight:
         self._schedule(point)
 
     def move(self, point: CheckPoint, offset: int, now_ms: int) -> None:
-        """Note that a check point has a newer record, behind all others of its revive queue."""
+        """Note that a check point has a newer record."""
         records = self._queues.setdefault(point.revive_queue, {})
         records.pop(point.offset, None)
         point.offset, point.appended_ms = offset, now_ms
         records[offset] = point
+        heapq.heappush(self._offsets.setdefault(point.revive_queue, []), offset)
 
     def done(self, point: CheckPoint, bits: int) -> int:
         """Note that messages are acknowledged or revived; return how many were not before."""
@@ -116,7 +119,10 @@ class InFlight:
 
     def first_of(self, revive_queue: int) -> CheckPoint | None:
         """Return the check point with the oldest record of a revive queue; None without one."""
-        return next(iter(self._queues.get(revive_queue, {}).values()), None)
+        records, offsets = self._queues.get(revive_queue, {}), self._offsets.get(revive_queue, [])
+        while offsets and offsets[0] not in records:
+            heapq.heappop(offsets)
+        return records[offsets[0]] if offsets else None
 
 
 def _slot_of(point: CheckPoint) -> int:
