@@ -1,0 +1,226 @@
+"""Pops over retries, kills and restarts: no message is lost, and no acknowledged one comes again."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from asyncio.subprocess import Process
+from pathlib import Path
+
+import pytest
+
+from rocketpy.protocol.bodies import SubscriptionGroupConfig
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.message.properties import decode
+from tests.integration.broker.test_deferred import records, send
+from tests.integration.broker.test_pop import (
+    HOUR_MS,
+    Popped,
+    ack,
+    arrive,
+    change,
+    changed,
+    create,
+    pop,
+    pop_response,
+    send_all,
+)
+from tests.integration.processes import start, stop
+from tests.integration.raw_client import RawClient, serving
+from tests.integration.small import SMALL
+from tests.waiting import LIMIT_S
+
+CONF = """
+brokerName=broker-a
+mappedFileSizeCommitLog=1048576
+maxHashSlotNum=1000
+maxIndexNum=4000
+"""
+
+
+async def broker(directory: Path, more: str = "") -> tuple[Process, str]:
+    """A broker process with a store in this directory."""
+    conf = directory / "broker.conf"
+    conf.write_text(f"{CONF}{more}storePathRootDir={directory}/store\n")
+    return await start("broker", "-c", str(conf), "--listen", "127.0.0.1:0")
+
+
+async def test_after_the_last_delivery_it_is_a_dead_letter(tmp_path: Path) -> None:
+    """A message that no worker can handle would come again forever."""
+    async with serving(tmp_path, settings=SMALL) as (_, client):
+        await create(client)
+        group = SubscriptionGroupConfig(group_name="g", retry_max_times=2)
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        assert (await client.call(code, body=group.encode())).code == 0
+        await send_all(client, "a")
+        for times in range(3):
+            (message,) = await arrive(client, 1, invisible_ms=100)
+            assert message.record.reconsume_times == times
+            first = decode(message.record.properties).get("1ST_POP_TIME")
+            assert (first is not None) == (times > 0)
+        async with asyncio.timeout(LIMIT_S):
+            while not (dead := await records(client, "%DLQ%g")):
+                await pop(client)
+        properties = decode(dead[0].properties)
+        assert (dead[0].body, properties["RETRY_TOPIC"], properties["UNIQ_KEY"]) == (b"a", "T", "a")
+        assert properties["__DLQ_REASON"] == "not acknowledged in time, 3 times"
+        assert await pop(client) == []
+
+
+async def test_both_kinds_of_retry_topics_are_read(tmp_path: Path) -> None:
+    """Messages of a group would stay in the retry topic of the other version."""
+    settings = {**SMALL, "enableRetryTopicV2": "true", "popFromRetryProbability": "50"}
+    async with serving(tmp_path, settings=SMALL) as (_, client):
+        await create(client)
+        await send_all(client, "a")
+        (message,) = await pop(client)
+        assert (await change(client, message, 0)).code == 0
+        (message,) = await arrive(client, 1)
+        assert (await change(client, message, 1)).code == 0
+    async with serving(tmp_path, settings=settings) as (_, client):
+        await send_all(client, "b")
+        found: dict[str, Popped] = {}
+        async with asyncio.timeout(LIMIT_S):
+            while len(found) < 2:
+                found |= {message.body: message for message in await pop(client, 1)}
+        assert found.keys() == {"a", "b"}
+        assert found["a"].topic == "%RETRY%g_T"
+        assert (await change(client, found["b"], 0)).code == 0
+        (again,) = await arrive(client, 1)
+        assert (again.body, again.topic) == ("b", "%RETRY%g+T")
+        for one in (found["a"], again):
+            assert (await ack(client, one)).code == 0
+
+
+async def test_filters(tmp_path: Path) -> None:
+    """A worker would get jobs of others, or none."""
+    async with serving(tmp_path, settings={**SMALL, "enablePropertyFilter": "true"}) as (_, client):
+        await create(client)
+        for number in range(40):
+            text = f"UNIQ_KEY\x01{number}\x02TAGS\x01{'ab'[number % 2]}\x02n\x01{number}\x02"
+            assert (await send(client, str(number).encode(), text, queue_id=0)).code == 0
+        by_tag = await pop(client, exp="a || c", exp_type="TAG", consumer_group="tags")
+        assert [message.body for message in by_tag] == [str(number) for number in range(0, 40, 2)]
+        by_sql = await pop(client, exp="n >= 37", exp_type="SQL92", consumer_group="sql")
+        assert [message.body for message in by_sql] == ["37", "38", "39"]
+        assert (await ack(client, by_sql[1], group="sql")).code == 0
+        wrong = await pop_response(client, exp="n >", exp_type="SQL92")
+        assert wrong.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "reason"),
+    [
+        ({"count": 33}, ResponseCode.INVALID_PARAMETER, "1 to 32"),
+        ({"count": 0}, ResponseCode.INVALID_PARAMETER, "1 to 32"),
+        ({"invisible_ms": 0}, ResponseCode.INVALID_PARAMETER, "invisible time"),
+        ({"queue_id": 9}, ResponseCode.INVALID_PARAMETER, "queueId[9] is illegal"),
+        ({"topic": "Missing"}, ResponseCode.TOPIC_NOT_EXIST, "topic[Missing] not exist"),
+        ({"consumer_group": "g" * 120}, ResponseCode.INVALID_PARAMETER, "too long for POP"),
+    ],
+)
+async def test_what_cannot_be_popped_is_refused(
+    tmp_path: Path, fields: dict[str, object], code: int, reason: str
+) -> None:
+    """A worker would wait without knowing why."""
+    async with serving(tmp_path, settings=SMALL) as (_, client):
+        await create(client)
+        response = await pop_response(client, **fields)  # type: ignore[arg-type] # from a dict
+        assert response.code == code
+        assert reason in str(response.remark)
+
+
+@pytest.mark.parametrize(
+    "receipt", ["", "a b c", "0 0 0 0 0 b", "0 1 2 77 0 broker-a 0 0", "0 1 2 -1 0 broker-a 0 0"]
+)
+async def test_what_is_no_receipt_is_refused(tmp_path: Path, receipt: str) -> None:
+    """A worker would believe that its message is acknowledged."""
+    async with serving(tmp_path, settings=SMALL) as (_, client):
+        await create(client)
+        await send_all(client, "a")
+        (message,) = await pop(client)
+
+        class Text:
+            queue_id = 0
+
+            @staticmethod
+            def encode() -> str:
+                return receipt
+
+        wrong = Popped(message.record, Text, message.topic)  # type: ignore[arg-type] # no receipt
+        assert (await ack(client, wrong)).code == ResponseCode.MESSAGE_ILLEGAL
+        assert (await change(client, wrong, 1)).code == ResponseCode.MESSAGE_ILLEGAL
+        assert (await ack(client, message)).code == 0
+
+
+@pytest.mark.parametrize("kill", [True, False])
+async def test_messages_in_flight_survive_a_restart(tmp_path: Path, kill: bool) -> None:
+    """A kill would give a job to a second worker, or forget that one is done."""
+    process, address = await broker(tmp_path)
+    async with await RawClient.open(address) as client:
+        await create(client)
+        await send_all(client, "abcdef")
+        a, b, c, d = await pop(client, 4)
+        (e,) = await pop(client, 1, invisible_ms=1500)
+        assert (await ack(client, a)).code == 0
+        longer = changed(c, await change(client, c, HOUR_MS))
+    await stop(process, signal.SIGKILL if kill else signal.SIGTERM)
+    process, address = await broker(tmp_path)
+    async with await RawClient.open(address) as client:
+        more = {message.body for message in await arrive(client, 1)}
+        assert (await ack(client, b)).code == 0
+        assert (await ack(client, longer)).code == 0
+        assert (await change(client, d, 0)).code == 0
+        while len(more) < 3:
+            more |= {message.body for message in await arrive(client, 1)}
+        assert more == {"d", e.body, "f"}
+        for used in (a, c, d):
+            assert (await ack(client, used)).code == ResponseCode.NO_MESSAGE
+    await stop(process)
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(8, marks=pytest.mark.slow)])
+async def test_kills_under_load(tmp_path: Path, rounds: int) -> None:
+    """A message would be lost; or one that is acknowledged, or that another worker has, would come again."""
+    sent: set[str] = set()
+    acked: set[str] = set()
+    uncertain: set[str] = set()
+    held: dict[str, int] = {}
+    """Message -> until when its worker has it."""
+
+    async def work(client: RawClient) -> None:
+        while True:
+            for message in await pop(client, 5, invisible_ms=2000):
+                assert message.body not in acked or message.body in uncertain
+                assert held.get(message.body, 0) <= message.receipt.pop_time or message.body in uncertain
+                held[message.body] = message.receipt.pop_time + 2000
+                if int(message.body.partition("-")[2]) % 10 or message.record.reconsume_times:
+                    uncertain.add(message.body)
+                    assert (await ack(client, message)).code in (0, ResponseCode.NO_MESSAGE)
+                    uncertain.discard(message.body)
+                    acked.add(message.body)
+
+    for number in range(rounds):
+        process, address = await broker(tmp_path)
+        async with await RawClient.open(address) as client:
+            await create(client, 4)
+            for index in range(60):
+                body = f"{number}-{index}"
+                response = await send(client, body.encode(), f"UNIQ_KEY\x01{body}\x02", queue_id=index % 4)
+                assert response.code == 0
+                sent.add(body)
+            workers = [await RawClient.open(address) for _ in range(3)]
+            tasks = [asyncio.create_task(work(worker)) for worker in workers]
+            await asyncio.sleep(0.2 + 0.13 * number)  # kills in the middle of the work
+            await stop(process, signal.SIGKILL)
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            assert not [end for end in ended if isinstance(end, AssertionError)]
+            for worker in workers:
+                worker.writer.close()
+    process, address = await broker(tmp_path)
+    async with await RawClient.open(address) as client, asyncio.timeout(LIMIT_S):
+        while sent - acked:
+            for message in await pop(client, 32, invisible_ms=60_000):
+                assert (await ack(client, message)).code == 0
+                acked.add(message.body)
+    await stop(process)
