@@ -25,6 +25,7 @@ SOURCES = {
     "rocketpy_cli": ROOT / "integrations/cli/rocketpy_cli",
     "pyspark_rocketmq": ROOT / "integrations/spark/pyspark_rocketmq",
     "rocketpy_otel": ROOT / "integrations/otel/rocketpy_otel",
+    "rocketpy_kombu": ROOT / "integrations/kombu/rocketpy_kombu",
     "pytest_rocketpy": ROOT / "integrations/pytest/pytest_rocketpy",
 }
 PACKAGES_PICTURE = ROOT / "docs/images/packages.svg"

@@ -24,7 +24,7 @@ from tools.import_map import ROOT
 T = TypeVar("T")
 HTTP = httpx.Client(timeout=LIMIT_S, limits=httpx.Limits(max_keepalive_connections=0))
 """Opens a connection for each request, since workers of a server may still start."""
-PATH = (ROOT, ROOT / "integrations/pytest")
+PATH = (ROOT, ROOT / "integrations/kombu", ROOT / "integrations/pytest")
 
 
 def files_of(page: str) -> dict[str, str]:

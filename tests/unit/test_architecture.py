@@ -64,6 +64,7 @@ MAY_IMPORT = {
     "rocketpy_cli": ("rocketpy_cli", "rocketpy"),
     "pyspark_rocketmq": ("pyspark_rocketmq", "rocketpy"),
     "rocketpy_otel": ("rocketpy_otel", "rocketpy"),
+    "rocketpy_kombu": ("rocketpy_kombu", "rocketpy"),
     "pytest_rocketpy": ("pytest_rocketpy", "rocketpy", "rocketpy_broker"),
 }
 

@@ -39,6 +39,7 @@ OURS = (
     "rocketpy",
     "rocketpy_broker",
     "rocketpy_cli",
+    "rocketpy_kombu",
     "rocketpy_otel",
     "pyspark_rocketmq",
     "pytest_rocketpy",

@@ -217,6 +217,54 @@ def check_otel(environment: CleanEnvironment) -> str:
     return "clients find the plugin"
 
 
+_KOMBU: Final = """
+import sys
+import kombu, rocketpy_kombu
+with kombu.Connection(f"rocketmq://{sys.argv[1]}") as connection, connection.channel() as channel:
+    queue = kombu.Queue("packages")
+    kombu.Producer(channel).publish({"a": 1}, routing_key="packages", declare=[queue])
+    received = []
+    consumer = kombu.Consumer(channel, [queue])
+    consumer.register_callback(lambda body, message: (received.append(body), message.ack()))
+    with consumer:
+        connection.drain_events(timeout=30)
+    print(received)
+"""
+
+
+def check_kombu(environment: CleanEnvironment) -> str:
+    """A message goes through the transport."""
+    with environment.servers() as namesrv:
+        printed = environment.run("python", "-c", _KOMBU, namesrv)
+    ensure(printed.endswith("[{'a': 1}]\n"), f"kombu received {printed}")
+    return "kombu sent a message and received it"
+
+
+_CELERY: Final = """
+import threading
+import rocketpy_kombu
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
+app = Celery("package", broker="rocketmq+embedded://", broker_connection_retry_on_startup=True)
+ran = threading.Event()
+
+@app.task
+def run():
+    ran.set()
+
+with start_worker(app, perform_ping_check=False, shutdown_timeout=30):
+    run.delay()
+    print("ran", ran.wait(30))
+"""
+
+
+def check_celery(environment: CleanEnvironment) -> str:
+    """A worker of Celery runs a task."""
+    printed = environment.run("python", "-c", _CELERY)
+    ensure("ran True" in printed, f"Celery ran no task: {printed}")
+    return "a worker of Celery ran a task"
+
+
 def check_cli(environment: CleanEnvironment) -> str:
     """The command sends and reads."""
     for command in ("rocketpy",), ("python", "-m", "rocketpy"):
@@ -327,6 +375,8 @@ CHECKS: Final[Mapping[str, Callable[[CleanEnvironment], str]]] = {
     "compression": check_compression,
     "metrics": check_metrics,
     "otel": check_otel,
+    "kombu": check_kombu,
+    "celery": check_celery,
     "cli": check_cli,
     "console": check_console,
     "pytest": check_pytest,

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["AssertSent", "RocketMQ"]
 
 _NUMBERS: Final = itertools.count(1)
-_PLAIN: Final = frozenset({"pyspark_rocketmq", "rocketpy", "rocketpy_broker", "rocketpy_otel"})
+_PLAIN: Final = frozenset({
+    "pyspark_rocketmq", "rocketpy", "rocketpy_broker", "rocketpy_kombu", "rocketpy_otel",
+})  # fmt: skip
 
 
 class _PlainImports:

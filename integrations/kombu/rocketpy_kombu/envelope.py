@@ -1,0 +1,82 @@
+"""The body of a message: kombu's message with its headers and properties, as JSON."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from kombu.utils.json import dumps, loads
+
+Payload = dict[str, Any]
+"""A message as kombu's virtual transports pass it on."""
+
+
+def encode(payload: Mapping[str, Any]) -> bytes:
+    """Return the body of a RocketMQ message."""
+    text: str = dumps(payload)
+    return text.encode()
+
+
+def decode(body: bytes) -> Payload:
+    """Return kombu's message. Any other body becomes the body of a message without headers."""
+    try:
+        payload = loads(body.decode())
+    except (ValueError, TypeError, RecursionError):
+        payload = None
+    if isinstance(payload, dict) and isinstance(payload.get("properties"), dict) and "body" in payload:
+        return payload
+    return {
+        "body": base64.b64encode(body).decode(),
+        "content-type": "application/data",
+        "content-encoding": "binary",
+        "headers": {},
+        "properties": {"body_encoding": "base64"},
+    }
+
+
+def mark_delivered(payload: Payload, queue: str, tag: str, *, redelivered: bool) -> None:
+    """Set what differs in each delivery of a message."""
+    properties = payload["properties"]
+    properties["delivery_tag"] = tag
+    info = properties.setdefault("delivery_info", {})
+    if isinstance(info, dict):
+        info["queue"] = queue
+        info["redelivered"] = redelivered
+    if redelivered:
+        payload["redelivered"] = True
+
+
+def due_time(payload: Mapping[str, Any]) -> datetime | None:
+    """Return the time of the header ``eta``, which Celery sets for `eta` and `countdown`; None without one.
+
+    A time without a zone is in UTC, as in Celery.
+    """
+    headers = payload.get("headers")
+    eta = headers.get("eta") if isinstance(headers, Mapping) else None
+    if isinstance(eta, str):
+        try:
+            eta = datetime.fromisoformat(eta)
+        except ValueError:
+            return None
+    if not isinstance(eta, datetime):
+        return None
+    return eta if eta.tzinfo is not None else eta.replace(tzinfo=UTC)
+
+
+def task_keys(payload: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the id of a Celery task, by which operators find the message."""
+    headers = payload.get("headers")
+    task_id = headers.get("id") if isinstance(headers, Mapping) else None
+    return (task_id,) if isinstance(task_id, str) and task_id and not any(map(str.isspace, task_id)) else ()
+
+
+def expiry_ms(payload: Mapping[str, Any], born_ms: int) -> float:
+    """Return when a message expires by its property ``expiration``, in ms since 1970; infinity without it."""
+    expiration = payload["properties"].get("expiration")
+    try:
+        return math.inf if expiration is None else born_ms + int(expiration)
+    except (TypeError, ValueError):
+        return math.inf

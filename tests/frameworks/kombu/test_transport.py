@@ -1,0 +1,321 @@
+"""What kombu's users do: publish, consume, acknowledge, requeue, and broadcast."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import kombu
+import pytest
+
+from rocketpy import Message
+from rocketpy.sync import Producer
+from tests.frameworks.programs import stored
+from tests.waiting import LIMIT_S
+
+pytestmark = pytest.mark.frameworks
+Connect = Callable[..., kombu.Connection]
+
+
+class Consumed:
+    """A consumer, and what it has received."""
+
+    def __init__(self, connection: kombu.Connection, *queues: kombu.Queue, prefetch: int = 0) -> None:
+        self.messages: list[Any] = []
+        self.connection = connection
+        self.channel = connection.channel()
+        self.consumer = kombu.Consumer(
+            self.channel, list(queues), callbacks=[lambda _, message: self.messages.append(message)]
+        )
+        if prefetch:
+            self.consumer.qos(prefetch_count=prefetch)
+        self.consumer.consume()
+
+    def wait(self, count: int) -> list[Any]:
+        """Wait for this number of messages in all; return their values."""
+        end = time.monotonic() + LIMIT_S
+        while len(self.messages) < count:
+            self.connection.drain_events(timeout=max(0.0, end - time.monotonic()))
+        return [message.payload for message in self.messages]
+
+    def nothing_more(self) -> None:
+        """Nothing arrives while others could."""
+        with pytest.raises(socket.timeout):
+            self.connection.drain_events(timeout=0.3)
+
+
+def publish(connection: kombu.Connection, queue: kombu.Queue, *values: object, **how: Any) -> None:
+    """Send values to a queue."""
+    with connection.channel() as channel:
+        producer = kombu.Producer(channel)
+        for value in values:
+            key = queue.routing_key if queue.exchange.name else queue.name
+            producer.publish(value, exchange=queue.exchange, routing_key=key, declare=[queue], **how)
+
+
+def test_messages_arrive_with_their_headers(connect: Connect) -> None:
+    """Celery keeps the name and the id of a task in headers."""
+    queue = kombu.Queue("jobs", kombu.Exchange("jobs"), routing_key="jobs")
+    publish(connect(), queue, {"a": 1}, headers={"task": "send"}, correlation_id="7")
+    consumed = Consumed(connect(), queue)
+    assert consumed.wait(1) == [{"a": 1}]
+    [message] = consumed.messages
+    assert message.headers["task"] == "send"
+    assert message.properties["correlation_id"] == "7"
+    assert message.delivery_info["routing_key"] == "jobs"
+    assert not message.delivery_info["redelivered"]
+    message.ack()
+
+
+def test_an_acknowledged_message_does_not_come_again(connect: Connect) -> None:
+    """Each task would run in every visibility timeout."""
+    queue = kombu.Queue("jobs")
+    publish(connect(), queue, "one")
+    first = connect(visibility_timeout=1)
+    consumed = Consumed(first, queue)
+    consumed.wait(1)
+    consumed.messages[0].ack()
+    first.release()
+    later = Consumed(connect(visibility_timeout=1), queue)
+    publish(connect(), queue, "two")
+    assert later.wait(1) == ["two"]
+
+
+def test_a_message_is_kept_while_its_connection_lives(connect: Connect) -> None:
+    """A task that runs longer than the visibility timeout would run twice."""
+    queue = kombu.Queue("jobs")
+    publish(connect(), queue, "long")
+    holder = Consumed(connect(visibility_timeout=1), queue)
+    holder.wait(1)
+    other = Consumed(connect(visibility_timeout=1), queue)
+    with pytest.raises(socket.timeout):  # three times the timeout
+        other.connection.drain_events(timeout=3)
+    holder.messages[0].ack()
+
+
+def test_a_closed_connection_releases_its_messages(connect: Connect) -> None:
+    """After a warm shutdown, tasks that had not started would wait for the visibility timeout."""
+    queue = kombu.Queue("jobs")
+    publish(connect(), queue, *range(3))
+    first = connect(visibility_timeout=3600)
+    consumed = Consumed(first, queue, prefetch=3)
+    consumed.wait(1)  # the others are on their way, or in the connection
+    first.release()
+    later = Consumed(connect(), queue)
+    assert sorted(later.wait(3)) == [0, 1, 2]
+    assert any(message.delivery_info["redelivered"] for message in later.messages)
+
+
+def test_a_requeued_message_comes_again_and_a_rejected_one_does_not(connect: Connect) -> None:
+    """Celery requeues the task of a process that was killed."""
+    queue = kombu.Queue("jobs")
+    publish(connect(), queue, "again", "never")
+    consumed = Consumed(connect(), queue)
+    consumed.wait(2)
+    for message in list(consumed.messages):
+        if message.payload == "again":
+            message.requeue()
+        else:
+            message.reject()
+    assert consumed.wait(3)[2] == "again"
+    assert consumed.messages[2].delivery_info["redelivered"]
+    consumed.messages[2].ack()
+
+
+def test_a_prefetch_count_leaves_messages_to_other_consumers(connect: Connect) -> None:
+    """A busy worker would keep tasks from idle ones."""
+    queue = kombu.Queue("jobs")
+    publish(connect(), queue, *range(4))
+    first = Consumed(connect(), queue, prefetch=1)
+    first.wait(1)
+    second = Consumed(connect(), queue, prefetch=3)
+    second.wait(3)
+    first.nothing_more()
+    first.messages[0].ack()
+    for message in second.messages:
+        message.ack()
+    assert {*first.wait(1), *second.wait(3)} == {0, 1, 2, 3}
+
+
+def test_several_queues_are_consumed_within_one_prefetch_count(connect: Connect) -> None:
+    """With a prefetch count below the number of queues, some queues would never be read."""
+    queues = [kombu.Queue(f"jobs{number}") for number in range(3)]
+    for number, queue in enumerate(queues):
+        publish(connect(), queue, number)
+    consumed = Consumed(connect(), *queues, prefetch=1)
+    for count in range(1, 4):
+        consumed.wait(count)
+        consumed.messages[-1].ack()
+    assert sorted(consumed.wait(3)) == [0, 1, 2]
+
+
+def test_a_message_without_acknowledgement_is_delivered_once(connect: Connect) -> None:
+    """It would come again after each visibility timeout."""
+    queue = kombu.Queue("jobs", no_ack=True)
+    publish(connect(), queue, "one")
+    first = connect(visibility_timeout=1)
+    Consumed(first, queue).wait(1)
+    first.release()
+    later = Consumed(connect(visibility_timeout=1), queue)
+    with pytest.raises(socket.timeout):
+        later.connection.drain_events(timeout=2)
+
+
+def test_simple_queues_get_put_and_purge(connect: Connect) -> None:
+    """`celery purge` and scripts use single requests."""
+    with closing(connect().SimpleQueue("simple")) as queue:
+        for number in range(3):
+            queue.put({"number": number})
+        message = queue.get(timeout=LIMIT_S)
+        message.ack()
+        assert queue.clear() == 2
+        with pytest.raises(queue.Empty):
+            queue.get_nowait()
+    with closing(connect().SimpleBuffer("buffer")) as queue:
+        queue.put("kept until it is read")
+        assert queue.get(timeout=LIMIT_S).payload == "kept until it is read"
+
+
+def test_the_size_of_a_queue_is_what_waits(connect: Connect) -> None:
+    """Monitoring would show no backlog."""
+    queue = kombu.Queue("jobs")
+    publish(connect(), queue, *range(5))
+    with connect().channel() as channel:
+        assert queue(channel).queue_declare(passive=True).message_count == 5
+        missing = kombu.Queue("missing")(channel)
+        with pytest.raises(channel.connection.channel_errors):
+            missing.queue_declare(passive=True)
+
+
+def test_a_due_time_is_kept_by_the_broker(connect: Connect) -> None:
+    """Workers would hold delayed tasks in their memory, within their prefetch count."""
+    queue = kombu.Queue("jobs")
+    due = datetime.now(UTC) + timedelta(seconds=1.5)
+    publish(connect(), queue, "later", headers={"eta": due.isoformat()})
+    publish(connect(), queue, "now")
+    consumed = Consumed(connect(), queue, prefetch=1)
+    consumed.wait(1)
+    consumed.messages[0].ack()
+    assert consumed.wait(2) == ["now", "later"]
+    assert datetime.now(UTC) >= due
+
+
+def test_a_due_time_beyond_the_limit_is_left_to_the_worker(connect: Connect) -> None:
+    """`apply_async(countdown=...)` would fail with what the broker cannot hold."""
+    queue = kombu.Queue("jobs")
+    due = datetime.now(UTC) + timedelta(days=400)
+    publish(connect(), queue, "next year", headers={"eta": due.isoformat()})
+    consumed = Consumed(connect(), queue)
+    assert consumed.wait(1) == ["next year"]
+    consumed.messages[0].ack()
+
+
+def test_an_expired_message_is_discarded(connect: Connect) -> None:
+    """A consumer would handle what its sender no longer wants."""
+    queue = kombu.Queue("jobs")
+    publish(connect(), queue, "old", expiration=0.001)
+    time.sleep(0.01)
+    publish(connect(), queue, "new")
+    assert Consumed(connect(), queue).wait(1) == ["new"]
+
+
+def test_every_queue_of_a_fanout_exchange_gets_a_copy(connect: Connect) -> None:
+    """Remote control would reach one worker only."""
+    exchange = kombu.Exchange("news", type="fanout")
+    durable = kombu.Queue("archive", exchange)
+    listeners = [
+        Consumed(connect(), kombu.Queue(f"listener{number}", exchange, auto_delete=True))
+        for number in range(2)
+    ]
+    publish(connect(), durable, "hello")
+    for listener in [*listeners, Consumed(connect(), durable)]:
+        assert listener.wait(1) == ["hello"]
+        listener.messages[0].ack()
+        listener.nothing_more()
+
+
+def test_a_temporary_queue_gets_what_its_bindings_match(connect: Connect) -> None:
+    """Replies and events would go to every process, or to none."""
+    topics = kombu.Exchange("events", type="topic", delivery_mode=1)
+    replies = kombu.Exchange("replies", type="direct", durable=False, delivery_mode=1)
+    tasks = Consumed(connect(), kombu.Queue("a", topics, routing_key="task.#", exclusive=True))
+    everything = Consumed(connect(), kombu.Queue("b", topics, routing_key="#", exclusive=True))
+    mine = Consumed(connect(), kombu.Queue("c", replies, routing_key="mine", exclusive=True))
+    with connect().channel() as channel:
+        producer = kombu.Producer(channel)
+        for key in ("worker.online", "task.sent"):
+            producer.publish(key, exchange=topics, routing_key=key, declare=[topics])
+        for key in ("others", "mine"):
+            producer.publish(key, exchange=replies, routing_key=key, declare=[replies])
+    assert everything.wait(2) == ["worker.online", "task.sent"]
+    assert tasks.wait(1) == ["task.sent"]
+    assert mine.wait(1) == ["mine"]
+    for one in (tasks, everything, mine):
+        one.nothing_more()
+
+
+def test_a_temporary_queue_gets_nothing_from_before(connect: Connect) -> None:
+    """A new worker would obey yesterday's commands."""
+    exchange = kombu.Exchange("news", type="fanout")
+    with connect().channel() as channel:
+        kombu.Producer(channel).publish("old", exchange=exchange, declare=[exchange])
+    listener = Consumed(connect(), kombu.Queue("listener", exchange, auto_delete=True))
+    with connect().channel() as channel:
+        kombu.Producer(channel).publish("new", exchange=exchange, declare=[exchange])
+    assert listener.wait(1) == ["new"]
+
+
+def test_a_reply_goes_to_a_queue_that_only_its_reader_knows(connect: Connect) -> None:
+    """The result backend rpc:// names a queue of another process."""
+    reader = Consumed(
+        connect(), kombu.Queue("reply-7", kombu.Exchange(""), "reply-7", auto_delete=True, durable=False)
+    )
+    with connect().channel() as channel:
+        kombu.Producer(channel).publish("done", routing_key="reply-7", delivery_mode=1)
+    assert reader.wait(1) == ["done"]
+
+
+def test_a_message_without_a_queue_is_dropped_with_a_log(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wrong routing key would lose messages silently."""
+    exchange = kombu.Exchange("jobs", type="direct")
+    with connect().channel() as channel:
+        kombu.Producer(channel).publish("lost", exchange=exchange, routing_key="typo", declare=[exchange])
+    assert "routing key 'typo' was dropped" in caplog.text
+
+
+def test_a_message_of_another_program_arrives(namesrv: str) -> None:
+    """A worker would stop at it forever."""
+    with Producer("other", namesrv) as producer:
+        producer.send(Message("jobs", b"\xff\x00 plain bytes"))
+    with kombu.Connection(f"rocketmq://{namesrv}") as connection:
+        consumed = Consumed(connection, kombu.Queue("jobs", accept=["application/data"]))
+        consumed.consumer.accept = {"application/data"}
+        end = time.monotonic() + LIMIT_S
+        while not consumed.messages and time.monotonic() < end:
+            connection.drain_events(timeout=LIMIT_S)
+        assert consumed.messages[0].body == b"\xff\x00 plain bytes"
+        consumed.messages[0].ack()
+
+
+def test_a_message_is_found_by_the_id_of_its_task(namesrv: str) -> None:
+    """Operators could not find the message of a task."""
+    queue = kombu.Queue("jobs")
+    with kombu.Connection(f"rocketmq://{namesrv}") as connection:
+        publish(connection, queue, 1, headers={"id": "task-1", "eta": "2000-01-01T00:00:00+00:00"})
+    [message] = stored(namesrv, "jobs")
+    assert message.keys == ("task-1",)
+
+
+def test_a_connection_without_servers_fails() -> None:
+    """Celery retries a connection only if it fails with an error of a connection."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    connection = kombu.Connection(f"rocketmq://127.0.0.1:{port}")
+    with pytest.raises(connection.connection_errors):
+        connection.connect()
