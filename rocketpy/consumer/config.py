@@ -159,6 +159,13 @@ class PushConfig(MemberConfig):
     """A message whose handler takes longer is sent back and redelivered, to any member. A check runs at this
     interval, so it may happen after twice the time. An orderly consumer only reports it. In both cases
     `health()` reports handler calls that still run. RocketMQ: consumeTimeout, in minutes."""
+    sharing: Sharing = field(default=Sharing.QUEUES, metadata=ADDED)
+    """What the members of the group share. With `Sharing.MESSAGES` (POP) a member receives only as many
+    messages as handlers can begin with, and keeps them invisible to others while it has them. RocketMQ: none,
+    see setClientRebalance."""
+    invisible_ms: int = field(default=60_000, metadata=ADDED)
+    """With `Sharing.MESSAGES`: after this time the messages of a member that died go to others. Members
+    extend it at half of this time. RocketMQ: popInvisibleTime."""
     message_trace: MessageTraceConfig | None = None
     """Settings of the message trace for trace queries; None for no trace. RocketMQ: enableMsgTrace."""
     post_subscription: bool = False
@@ -178,6 +185,10 @@ class PushConfig(MemberConfig):
         check_number("max_reconsume_times", self.max_reconsume_times, -1)
         check_number("suspend_ms", self.suspend_ms, 10, 30_000)
         check_number("consume_timeout_ms", self.consume_timeout_ms, 1)
+        _check_choice("sharing", self.sharing, Sharing)
+        check_number("invisible_ms", self.invisible_ms, 1000, INVISIBLE_MAX_MS)
+        if self.sharing is Sharing.MESSAGES:
+            check_sharing(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

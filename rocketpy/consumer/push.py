@@ -11,7 +11,7 @@ from typing import Final
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import unwrap_queue, wrap_queue
 from rocketpy.config import ClientConfig
-from rocketpy.consumer.config import PushConfig, check_integer
+from rocketpy.consumer.config import MessageModel, PushConfig, Sharing, check_integer
 from rocketpy.consumer.group.broker_callbacks import DirectHandler, config_properties
 from rocketpy.consumer.group.member import GroupMember
 from rocketpy.consumer.group_consumer import GroupConsumer
@@ -22,6 +22,7 @@ from rocketpy.consumer.handling.send_back import SendBack
 from rocketpy.consumer.handling.service import ConsumeService, HandlerService
 from rocketpy.consumer.listeners import Observers
 from rocketpy.consumer.outcomes import BatchHandler, Handler
+from rocketpy.consumer.pop.sharing import PopSendBack
 from rocketpy.errors import ConfigInvalid
 from rocketpy.hooks import ProcessListener
 from rocketpy.protocol.bodies import MessageQueue
@@ -103,12 +104,19 @@ class PushConsumer(GroupConsumer):
             orderly=config.orderly,
             span_max=None if config.orderly else config.span_max,
             carries_filter=config.post_subscription,
+            stores_offsets=config.sharing is Sharing.QUEUES,
+            push=None if config.model is MessageModel.BROADCASTING else config,
         )
 
     def _make_consume_service(self, member: GroupMember) -> ConsumeService:
         config, client = self.config, member.client
         self._adapter.use_context()
-        send_back = SendBack(client, member.group, self._observers.settle, unit_mode=config.unit_mode)
+        settle, unit_mode, sharing = self._observers.settle, config.unit_mode, member.sharing
+        send_back = (
+            SendBack(client, member.group, settle, unit_mode=unit_mode)
+            if sharing is None
+            else PopSendBack(client, member.group, settle, sharing, unit_mode=unit_mode)
+        )
         if config.orderly:
             lock = member.locks.renew if member.locks_queues else None
             self._service = OrderlyConsumeService(

@@ -29,7 +29,7 @@ from rocketpy.consumer.listeners import Observers
 from rocketpy.consumer.outcomes import HandlingResult
 from rocketpy.consumer.pop.api import DEFAULT_RETRY_MAX, PopApi, PopSettings
 from rocketpy.consumer.pop.extender import Extender
-from rocketpy.errors import AcksFailed, ClientClosed, ConfigInvalid, ReceiptExpired, RocketError, UsageError
+from rocketpy.errors import AcksFailed, ClientClosed, ReceiptExpired, RocketError, UsageError
 from rocketpy.hooks import ReceiveListener
 from rocketpy.message.decode import log_undecodable
 from rocketpy.message.message import MessageExt, check_received
@@ -173,25 +173,10 @@ class SimpleConsumer(GroupConsumer):
         await super().start(wait=wait)
         try:
             if wait:
-                await self._check_brokers()
+                await self._api.check_brokers(self.member.queues_of)
         except BaseException:  # raised again: also a cancelled start cleans up
             await self.close()
             raise
-
-    async def _check_brokers(self) -> None:
-        """Raise ConfigInvalid if a broker that can be reached has no POP."""
-        for topic in list(self.member.subscriptions):
-            try:
-                sources = await self._find_sources(topic)
-            except RocketError:  # logged by the member, and shown by `health`
-                continue
-            for source in sources:
-                try:
-                    await self._api.find_master(source.topic, source.broker_name)
-                except ConfigInvalid:
-                    raise
-                except RocketError as error:
-                    self._failed[source] = str(error)
 
     def _problems(self, member: GroupMember) -> list[str]:
         failed = [

@@ -176,6 +176,11 @@ class ProcessQueue:
             self._last = batch.last
         self.next_offset = next_offset
 
+    def _grow(self, messages: Sequence[MessageExt], sign: int) -> None:
+        """Count messages that were added (1) or removed (-1)."""
+        self.count += sign * len(messages)
+        self.size += sign * _size_of(messages)
+
     def enqueue(self, messages: Iterable[MessageExt]) -> None:
         """Let added messages wait for `take`."""
         self._waiting.extend(messages)

@@ -13,12 +13,13 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap
 from rocketpy.client.routing.routes import subscribe_queues
-from rocketpy.consumer.config import MemberConfig, MessageModel
+from rocketpy.consumer.config import MemberConfig, MessageModel, PushConfig, Sharing
 from rocketpy.consumer.fetch.consumer_api import ConsumerApi, is_rejection
 from rocketpy.consumer.fetch.process_queue import Limits, ProcessQueue, limits_of
 from rocketpy.consumer.fetch.puller import OffsetMoveBackoff, PullContext, Puller
@@ -31,11 +32,13 @@ from rocketpy.consumer.group.rebalance import AwayQueues, Handover, MemberLists,
 from rocketpy.consumer.group.release import Releases
 from rocketpy.consumer.group.start_offsets import StartOffsets
 from rocketpy.consumer.handling.service import ConsumeService
+from rocketpy.consumer.pop.sharing import MessageSharing, Popper
 from rocketpy.consumer.stats import SAMPLE_MS, ConsumerStats
 from rocketpy.errors import BrokerError, InvariantError, RocketError
 from rocketpy.message.decode import log_undecodable
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import ConsumerData, MessageQueue, SubscriptionData
+from rocketpy.protocol.headers import ANY_QUEUE
 from rocketpy.results import QueueState
 from rocketpy.runtime.rate_limited_log import RateLimitedLog, abbreviate
 from rocketpy.runtime.tasks import PeriodicCall, Tasks, subtask
@@ -57,7 +60,8 @@ class GroupMember:
     consume_type: CONSUME_PASSIVELY or CONSUME_ACTIVELY, for administration tools. orderly: queues are locked
     before they are pulled. span_max: see `PushConfig`. carries_filter: whether pulls carry the subscription.
     commits_by_pull: whether pulls carry the offset to commit. handles_retries: whether the member consumes
-    the retry topic. stores_offsets: whether offsets are committed automatically.
+    the retry topic. stores_offsets: whether offsets are committed automatically. push: settings of a push
+    consumer, which may share messages instead of queues.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class GroupMember:
         commits_by_pull: bool = True,
         handles_retries: bool = True,
         stores_offsets: bool = True,
+        push: PushConfig | None = None,
     ) -> None:
         self.client = client
         self.config: Final = config
@@ -81,11 +86,18 @@ class GroupMember:
         self.consume_type: Final = consume_type
         self.orderly: Final = orderly
         self.broadcasting: Final = config.model is MessageModel.BROADCASTING
-        self.locks_queues: Final = orderly and not self.broadcasting
+        self._shares_messages = push is not None and push.sharing is Sharing.MESSAGES
+        self.locks_queues: Final = orderly and not self.broadcasting and not self._shares_messages
         """Whether queues are consumed only with a lock."""
         self.api: ConsumerApi = ConsumerApi(client, self.group, _REQUEST_TIMEOUT_MS)
         self.tasks: Tasks = Tasks(f"consumer group {self.group}")
         self.started_ms: Final = time.time_ns() // 1_000_000
+        self.sharing: MessageSharing | None = None
+        """For the topics whose messages, not queues, are shared; None for a member without a handler."""
+        if push is not None:
+            self.sharing = MessageSharing(client, self.group, push, self.tasks)
+        self._popped_topics: set[str] = set()
+        """Topics of which the broker has set the group's mode to POP."""
         self.stats: ConsumerStats = ConsumerStats(client.now_ms())
         self.pullers: dict[MessageQueue, Puller] = {}
         """The pullers of the assigned queues that were acquired."""
@@ -111,6 +123,7 @@ class GroupMember:
         self._acquiring: dict[MessageQueue, asyncio.Future[None]] = {}
         self._conflicts = ConflictCheck(self.api, self.describe, self.queues_of, self.pullers)
         self._rebalance = Rebalance(self.group, client.client_id, config.allocation, self.broadcasting)
+        self._rebalance_all = replace(self._rebalance, broadcasting=True)
         self._start_offsets = StartOffsets(self.api, self.offsets, config, self._retry_topic, self.started_ms)
         self._handover = Handover(self._rebalance, config.rebalance_wait_ms, client.config.route_refresh_ms)
         self._member_lists = MemberLists()
@@ -169,6 +182,8 @@ class GroupMember:
         for topic in list(self.subscriptions):
             await self._check_filter(topic)
         await self.client.heartbeat()
+        if self.sharing is not None and self._shares_messages:
+            await self.sharing.api.check_brokers(self.queues_of)
 
     async def close(self) -> Sequence[object]:
         """Stop pulling, wait for handlers, commit offsets, unlock queues and end the tasks.
@@ -184,6 +199,8 @@ class GroupMember:
             for puller in self.pullers.values():
                 puller.stop()
             left = await self._end_handlers()
+            if self.sharing is not None:
+                await self.sharing.close(timeout_s=1)
             await self.releases.wait(timeout_s=1)
             if self.stores_offsets:
                 await self.persist(again=True)
@@ -206,6 +223,9 @@ class GroupMember:
             return ()
         timeout_s = self.config.close_timeout_ms / 1000
         ending = subtask(self.consume_service.close(timeout_s), f"end handlers of {self.group}")
+        if self.sharing is not None:
+            await asyncio.sleep(0)  # no further call begins
+            await self.sharing.release_unstarted(self.consume_service)
         if timeout_s > _CLOSE_WARNING_S and not (await asyncio.wait({ending}, timeout=_CLOSE_WARNING_S))[0]:
             text = "group %s: close waits up to %.1f s for handlers of %s"
             log.warning(text, self.group, timeout_s, abbreviate(self.consume_service.in_progress()))
@@ -306,8 +326,26 @@ class GroupMember:
                 )
             return None
         self.watch.has_route(topic)
-        self.queues_of[topic] = subscribe_queues(topic, route)
-        return self.queues_of[topic]
+        queues = subscribe_queues(topic, route)
+        if self._is_popped(topic):
+            names = dict.fromkeys(queue.broker_name for queue in queues)
+            queues = tuple(MessageQueue(topic, name, ANY_QUEUE) for name in names)
+        self.queues_of[topic] = queues
+        return queues
+
+    def _is_popped(self, topic: str) -> bool:
+        """Return whether the group shares the messages of a topic, not its queues."""
+        return self._shares_messages or topic in self._popped_topics
+
+    async def _find_mode(self, topic: str) -> None:
+        """Ask a broker of RocketMQ 5 whether an operator has set the group's mode of a topic to POP."""
+        if self.sharing is None or self._shares_messages or topic == self._retry_topic:
+            return
+        is_popped = await self.sharing.api.is_popped(topic)
+        if is_popped is not None and is_popped != (topic in self._popped_topics):
+            (self._popped_topics.add if is_popped else self._popped_topics.discard)(topic)
+            what = "messages (POP)" if is_popped else "queues"
+            log.info("group %s shares the %s of topic %s, as its broker says", self.group, what, topic)
 
     # -- rebalancing --------------------------------------------------------------------------
 
@@ -351,12 +389,15 @@ class GroupMember:
 
     async def _rebalance_topic(self, topic: str) -> tuple[bool, bool]:
         """Revoke and acquire queues of a topic. Returns as `rebalance`, and if any queue changed."""
+        await self._find_mode(topic)
         queues = await self._find_queues(topic)
-        members = await self._find_members(topic) if queues is not None and not self.broadcasting else None
-        complete = queues is not None and (self.broadcasting or members is not None)
+        takes_all = self.broadcasting or self._is_popped(topic)
+        members = await self._find_members(topic) if queues is not None and not takes_all else None
+        complete = queues is not None and (takes_all or members is not None)
         away = await self._find_away(topic) if queues is not None else set[MessageQueue]()
         try:
-            changes = self._rebalance.changes(topic, queues, members, self.pullers.keys() - away)
+            rebalance = self._rebalance_all if takes_all else self._rebalance
+            changes = rebalance.changes(topic, queues, members, self.pullers.keys() - away)
         except InvariantError:
             raise
         except Exception as error:  # noqa: BLE001 - application code: its topic keeps its queues
@@ -438,6 +479,10 @@ class GroupMember:
 
     async def _lock_and_pull(self, queue: MessageQueue) -> bool:
         now_ms, is_locked = int(self.client.now_ms()), None
+        if queue.queue_id == ANY_QUEUE:
+            if not self.closing and queue.topic in self.subscriptions:
+                self.start_pulling(queue, 0)
+            return True
         try:
             if self._shares_queues:
                 is_locked = await self.locks.lock(queue)
@@ -465,11 +510,16 @@ class GroupMember:
 
     def start_pulling(self, queue: MessageQueue, offset: int, *, locked_ms: int | None = None) -> None:
         """Start pulling a queue from an offset. locked_ms: when its broker granted the lock."""
-        process_queue = ProcessQueue(queue, offset, int(self.client.now_ms()))
-        process_queue.locked_ms = locked_ms
         progress = self.watch.add_queue(queue)
         progress.failed("no pull has ended yet")  # instead of why it could not be acquired before
-        puller = self.pullers[queue] = Puller(self.context, process_queue, progress)
+        puller: Puller
+        if queue.queue_id == ANY_QUEUE and self.sharing is not None:
+            puller = Popper(self.context, self.sharing, queue, progress)
+        else:
+            process_queue = ProcessQueue(queue, offset, int(self.client.now_ms()))
+            process_queue.locked_ms = locked_ms
+            puller = Puller(self.context, process_queue, progress)
+        self.pullers[queue] = puller
         puller.start()
 
     def restart_pulling(self, queue: MessageQueue, offset: int) -> None:
@@ -492,6 +542,9 @@ class GroupMember:
         if puller is not None:
             puller.stop()
             puller.process_queue.drop()
+            if queue.queue_id == ANY_QUEUE and self.sharing is not None:
+                releasing = self.sharing.release_unstarted(self.consume_service, puller.process_queue)
+                self.tasks.spawn(releasing, f"release messages of {queue.topic}")
             self.releases.begin(puller, self.consume_service, offset, waits=self.is_rebalanced)
 
     @property
@@ -506,7 +559,11 @@ class GroupMember:
 
     def progress(self) -> dict[MessageQueue, int]:
         """Return the offset to commit, for each assigned queue."""
-        return {queue: puller.process_queue.commit_offset for queue, puller in self.pullers.items()}
+        return {
+            queue: puller.process_queue.commit_offset
+            for queue, puller in self.pullers.items()
+            if queue.queue_id != ANY_QUEUE
+        }
 
     async def persist(self, *, again: bool = False) -> None:
         """Commit the offsets of the assigned queues, and of those that are being released.

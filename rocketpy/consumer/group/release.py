@@ -21,6 +21,7 @@ from rocketpy.consumer.group.queue_locks import QueueLocks
 from rocketpy.consumer.handling.service import ConsumeService
 from rocketpy.errors import RocketError
 from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.headers import ANY_QUEUE
 from rocketpy.runtime.tasks import Tasks
 
 log: Final = logging.getLogger("rocketpy.consumer")
@@ -84,7 +85,7 @@ class Releases:
         return {
             queue: one.puller.process_queue.commit_offset
             for queue, one in self._running.items()
-            if one.offset is None
+            if one.offset is None and queue.queue_id != ANY_QUEUE
         }
 
     async def wait(self, *queues: MessageQueue, timeout_s: float | None = None) -> None:
@@ -102,7 +103,7 @@ class Releases:
                 await self._wait_for_handlers(puller, service, waits)
             if offset is not None:
                 await self.offsets.write({queue: offset}, again=True)
-            elif self.stores_offsets:
+            elif self.stores_offsets and queue.queue_id != ANY_QUEUE:
                 await self._commit(puller)
             async with self.committing:
                 pass

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import Context
 from struct import Struct
 from typing import Final, NamedTuple, Self
@@ -25,9 +25,13 @@ from rocketpy.errors import ConfigInvalid, ReceiptExpired, RocketError
 from rocketpy.message.decode import decode_messages
 from rocketpy.message.message import MessageExt, receipt_from_broker
 from rocketpy.protocol.bodies import (
+    MASTER_ID,
     BatchAck,
     BatchAckMessageRequestBody,
     MessageQueue,
+    QueryAssignmentRequestBody,
+    QueryAssignmentResponseBody,
+    RequestMode,
     SubscriptionData,
     SubscriptionGroupConfig,
     bit_set,
@@ -174,6 +178,46 @@ class PopApi(ConsumerApi):
                 "rocketpy's broker; use a PushConsumer with Sharing.QUEUES, or a LitePullConsumer"
             )
         return connection
+
+    async def check_brokers(self, queues_of: Mapping[str, Sequence[MessageQueue]]) -> None:
+        """Raise ConfigInvalid if a broker of these topics has no POP. One that is away is left out."""
+        for topic, queues in queues_of.items():
+            for name in dict.fromkeys(queue.broker_name for queue in queues):
+                try:
+                    await self.find_master(topic, name)
+                except ConfigInvalid:
+                    raise
+                except RocketError as error:
+                    log.info("broker %s was not asked whether it has POP: %s", name, error)
+
+    async def is_popped(self, topic: str) -> bool | None:
+        """Return whether brokers have set the group's mode of a topic to POP; None if that is not known."""
+        try:
+            route = await self.client.routes.get(topic)
+            for data in route.broker_datas:
+                address = data.broker_addrs.get(MASTER_ID)
+                connection = self.client.connections.get(address) if address is not None else None
+                if connection is None or not connection.has_pop:
+                    continue
+                body = QueryAssignmentRequestBody(
+                    topic=topic,
+                    consumer_group=self.group,
+                    client_id=self.client.client_id,
+                    strategy_name="AVG",
+                    message_model="CLUSTERING",
+                )
+                command = Command.request(RequestCode.QUERY_ASSIGNMENT, body=body.encode())
+                response = await connection.request(command, self.timeout_ms)
+                if response.code != ResponseCode.SUCCESS:
+                    return None  # of a version or configuration without assignments
+                assignments = QueryAssignmentResponseBody.decode(response.body).message_queue_assignments
+                if assignments is None:
+                    return None
+                if assignments:  # else another member has the queues
+                    return any(each.mode is RequestMode.POP for each in assignments)
+        except RocketError as error:
+            log.debug("the mode of group %s for topic %s is not known: %s", self.group, topic, error)
+        return None
 
     def _give_back(self, topic: str, broker_name: str) -> Callable[[asyncio.Future[Command]], None]:
         def release(response: asyncio.Future[Command]) -> None:

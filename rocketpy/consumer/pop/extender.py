@@ -77,6 +77,15 @@ class Extender:
         if not self._is_started and not self._is_closed:
             self._start()
 
+    def replace(self, before: MessageExt, after: MessageExt) -> None:
+        """Keep a copy instead of a message. It gets the receipt, also of a running extension."""
+        with self._lock:
+            kept = self._held.pop(id(before), None)
+            after.receipt = before.receipt
+            if kept is not None:
+                kept.message = after
+                self._held[id(after)] = kept
+
     async def let_go(self, messages: Collection[MessageExt]) -> None:
         """Keep these messages no longer, and wait for their running extensions: their receipts are final."""
         with self._lock:
@@ -151,8 +160,8 @@ class Extender:
             await asyncio.gather(*work)
 
     async def _extend(self, api: PopApi, held: _Kept) -> None:
-        message = held.message
         with self._lock:
+            message = held.message
             if self._held.get(id(message)) is not held:
                 return
             held.extending = extending = Future[None]()
@@ -162,7 +171,7 @@ class Extender:
             held.since_s = began_s
         except ReceiptExpired as error:
             with self._lock:
-                self._held.pop(id(message), None)
+                self._held.pop(id(held.message), None)
             log.warning("%s", error)
         except RocketError as error:  # tried again at the next check
             text = "%s could not be extended: %s"
@@ -170,4 +179,5 @@ class Extender:
         finally:
             with self._lock:
                 held.extending = None
+                held.message.receipt = message.receipt  # it may be a copy by now
             extending.set_result(None)

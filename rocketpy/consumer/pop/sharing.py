@@ -1,0 +1,371 @@
+"""MessageSharing: how a push consumer gets, keeps and ends single messages instead of queues.
+
+A `Popper` replaces the puller of a queue: it pops from all queues of a topic on one broker. It pops only what
+handlers can begin with now, so that no message waits behind a long job while another member is idle. While it
+waits for a message, it takes no handler's place from other topics and brokers.
+
+The broker's queues have the id `ANY_QUEUE` in this member. Messages that are popped in order go to the
+handlers by their own queues.
+
+Source: RocketMQ 5.3.3 DefaultMQPushConsumerImpl popMessage, ConsumeMessagePopConcurrentlyService,
+ConsumeMessagePopOrderlyService. Differs: RocketMQ does not extend messages, and holds pops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from rocketpy.client.instance import ClientInstance
+from rocketpy.consumer.config import ConsumeFrom, PushConfig
+from rocketpy.consumer.fetch.process_queue import Limits, ProcessQueue
+from rocketpy.consumer.fetch.puller import PullContext, Puller
+from rocketpy.consumer.handling.send_back import SendBack
+from rocketpy.consumer.handling.service import ConsumeService
+from rocketpy.consumer.pop.api import PopApi, PopSettings
+from rocketpy.consumer.pop.extender import Extender
+from rocketpy.errors import ReceiptExpired, RocketError
+from rocketpy.hooks import SettleListener
+from rocketpy.message.decode import undecodable
+from rocketpy.message.message import MessageExt
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.headers import INIT_AT_MAX, INIT_AT_MIN, POP_MAX_MESSAGES
+from rocketpy.protocol.message.delays import DelayLevels
+from rocketpy.runtime.progress import Progress
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
+from rocketpy.runtime.tasks import Tasks
+from rocketpy.telemetry.listeners import ListenerFanout
+
+log: Final = logging.getLogger("rocketpy.consumer")
+
+_REQUEST_TIMEOUT_MS: Final = 5000
+_WAIT_MS: Final = 15_000
+"""How long a broker may hold a request until a message arrives."""
+_PAUSE_MIN_S: Final = 0.02
+_PAUSE_MAX_S: Final = 1.0
+"""Pause after a broker announced a message and had none; it doubles."""
+_ACK_AGAIN_S: Final = 1.0
+_ACK_AGAIN_MAX_S: Final = 10.0
+"""Pause before a failed acknowledgement is repeated; it doubles."""
+_FIRST_RETRY_LEVEL: Final = 3
+"""Delay level of the first redelivery, as in RocketMQ; each further one has the next level."""
+
+
+class MessageSharing:
+    """What the poppers of one member share: requests, extensions, places, and acknowledgements."""
+
+    def __init__(self, client: ClientInstance, group: str, config: PushConfig, tasks: Tasks) -> None:
+        self.api: Final = PopApi(client, group, _REQUEST_TIMEOUT_MS, config)
+        self.extender: Final = Extender(self.api, client.config, tasks, config.invisible_ms)
+        self._config = config
+        self._tasks = tasks
+        self._free = config.concurrency * config.batch_size
+        self._wakeup = asyncio.Event()
+        self._finished: list[MessageExt] = []
+        self._ending: set[int] = set()
+        """The ids of the messages that are being acknowledged."""
+        self._acks: set[asyncio.Task[None]] = set()
+        self._limited_log = RateLimitedLog(log)
+
+    async def take_places(self) -> int:
+        """Wait for free places of handlers, and take them, at most as many as one pop may return."""
+        while self._free <= 0:
+            self._wakeup.clear()
+            await self._wakeup.wait()
+        taken = min(self._free, POP_MAX_MESSAGES)
+        self._free -= taken
+        return taken
+
+    def free_places(self, count: int) -> None:
+        """Give places back."""
+        if count > 0:
+            self._free += count
+            self._wakeup.set()
+
+    def settings(self, context: PullContext, topic: str) -> PopSettings | None:
+        """Return how to pop a topic; None without a subscription."""
+        subscription = context.subscription(topic)
+        if subscription is None:
+            return None
+        is_first = self._config.consume_from is ConsumeFrom.FIRST_OFFSET
+        mode = INIT_AT_MIN if is_first else INIT_AT_MAX
+        return PopSettings(subscription, self._config.invisible_ms, mode, order=self._config.orderly)
+
+    def finished(self, messages: Sequence[MessageExt]) -> None:
+        """Acknowledge messages soon, together with others of this iteration of the event loop."""
+        if not self._finished:
+            self._tasks.call_soon(self._acknowledge_finished)
+        self._finished += messages
+        self._ending.update(map(id, messages))
+
+    def _acknowledge_finished(self) -> None:
+        messages, self._finished = self._finished, []
+        if messages:
+            task = self._tasks.spawn(self._acknowledge(messages), "acknowledge messages")
+            self._acks.add(task)
+            task.add_done_callback(self._acks.discard)
+
+    async def _acknowledge(self, messages: Sequence[MessageExt]) -> None:
+        """Acknowledge messages, unless they were released. Failures are repeated while that can help."""
+        try:
+            await self._acknowledge_until_done(messages)
+        finally:
+            self._ending.difference_update(map(id, messages))
+
+    async def _acknowledge_until_done(self, messages: Sequence[MessageExt]) -> None:
+        await self.extender.let_go(messages)
+        left = [message for message in messages if message.receipt is not None]
+        pause_s = _ACK_AGAIN_S
+        while left:
+            errors = await self.api.ack_many(left)
+            for error in errors.values():
+                text = "a message was handled, and may come again: %s"
+                self._limited_log.warning(type(error).__name__, text, error)
+            left = [
+                left[index]
+                for index, error in errors.items()
+                if not isinstance(error, ReceiptExpired) and left[index].receipt is not None
+            ]
+            if left:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _ACK_AGAIN_MAX_S)
+
+    async def release(self, messages: Collection[MessageExt], delay_ms: int = 0) -> None:
+        """Give messages back to the group, as well as that is possible."""
+        await self.extender.let_go(messages)
+        await asyncio.gather(*(self._release_one(message, delay_ms) for message in messages))
+
+    async def _release_one(self, message: MessageExt, delay_ms: int) -> None:
+        if message.receipt is None:
+            return
+        try:
+            await self.api.change_invisible(message, delay_ms)
+        except RocketError as error:
+            text = "%s could not be released, and comes again after its invisible time: %s"
+            self._limited_log.info(type(error).__name__, text, message, error)
+        message.receipt = None
+
+    async def release_unstarted(self, service: ConsumeService | None, *queues: ProcessQueue) -> None:
+        """Give back the messages that no handler works on: all, or those of revoked queues."""
+        working = service.in_progress() if service is not None else ()
+        busy = {id(each) for each in working if isinstance(each, MessageExt)}
+        busy_queues = {each for each in working if isinstance(each, MessageQueue)}
+        parts = [part for queue in queues if isinstance(queue, PopQueue) for part in queue.with_parts()]
+        chosen = [message for part in parts for message in part.unfinished()] if queues else self._held()
+        unstarted = [
+            message for message in chosen if id(message) not in busy and message.queue not in busy_queues
+        ]
+        await self.release(unstarted)
+        for part in parts:
+            part.finish(unstarted, part.consumed_ms)
+
+    def _held(self) -> list[MessageExt]:
+        return [message for message in self.extender.held() if id(message) not in self._ending]
+
+    async def close(self, timeout_s: float) -> None:
+        """Send the last acknowledgements, and end the extensions. Other messages come again in time."""
+        self._acknowledge_finished()
+        if self._acks:
+            await asyncio.wait(set(self._acks), timeout=timeout_s)
+        await self.release(self._held())
+        await self.extender.close()
+
+
+class PopQueue(ProcessQueue):
+    """Unfinished messages that were popped from one topic on one broker, or in order from one queue."""
+
+    __slots__ = ("_kept", "_sharing", "parts")
+
+    def __init__(self, sharing: MessageSharing, queue: MessageQueue, now_ms: int) -> None:
+        super().__init__(queue, 0, now_ms)
+        self._sharing = sharing
+        self._kept: dict[int, MessageExt] = {}
+        self.parts: dict[MessageQueue, Popper] = {}
+        """The queues whose messages were popped in order."""
+
+    @property
+    def commit_offset(self) -> int:
+        """Always 0: the broker knows what is acknowledged."""
+        return 0
+
+    def is_locked(self, now_ms: int) -> bool:
+        """Return True: the broker gives no other messages of the queue before these are acknowledged."""
+        return True
+
+    def is_full(self, limits: Limits) -> bool:
+        # `MessageSharing.take_places` limits the messages.
+        return False
+
+    def add(self, messages: Sequence[MessageExt], next_offset: int = 0) -> None:
+        """Add popped messages, and keep them invisible to others."""
+        self._kept.update((id(message), message) for message in messages)
+        self._grow(messages, 1)
+        self._sharing.extender.hold(messages)
+
+    def put_back(self, messages: Sequence[MessageExt]) -> None:
+        """Put messages back to the front; copies of them replace them."""
+        for message in messages:
+            if id(message) not in self._kept:
+                before = next(
+                    kept for kept in self._kept.values() if kept.queue_offset == message.queue_offset
+                )
+                del self._kept[id(before)]
+                self._kept[id(message)] = message
+                self._sharing.extender.replace(before, message)
+        super().put_back(messages)
+
+    def finish(self, messages: Sequence[MessageExt], now_ms: int) -> None:
+        """Remove messages, and acknowledge those that were not released."""
+        ended = [kept for kept in (self._kept.pop(id(each), None) for each in messages) if kept is not None]
+        self._grow(ended, -1)
+        super().finish((), now_ms)
+        self._sharing.finished(ended)
+        self._sharing.free_places(len(ended))
+
+    def unfinished(self) -> list[MessageExt]:
+        """Return the messages, without those of its parts."""
+        return list(self._kept.values())
+
+    def with_parts(self) -> list[PopQueue]:
+        """Return it and its parts."""
+        return [self, *(part.popped for part in self.parts.values())]
+
+    def drop(self) -> None:
+        """Mark as revoked. `MessageSharing.release_unstarted` gives back what no handler works on."""
+        super().drop()
+        for part in self.parts.values():
+            part.process_queue.drop()
+
+
+class Popper(Puller):
+    """Pops from one topic on one broker, with the failure handling of a puller."""
+
+    __slots__ = ("_announced_pause_s", "_sharing", "popped")
+
+    def __init__(
+        self, context: PullContext, sharing: MessageSharing, queue: MessageQueue, progress: Progress
+    ) -> None:
+        self.popped: Final = PopQueue(sharing, queue, int(context.client.now_ms()))
+        super().__init__(context, self.popped, progress)
+        self._sharing = sharing
+        self._announced_pause_s = 0.0
+
+    async def _pull_once(self) -> Sequence[MessageExt]:
+        """Pop once; wait for a message if there is none."""
+        queue, context, sharing = self.process_queue.queue, self._context, self._sharing
+        settings = sharing.settings(context, queue.topic)
+        if settings is None:
+            await self._wait()
+            return ()
+        places = await sharing.take_places()
+        messages: list[MessageExt] = []
+        began_ms = context.client.now_ms()
+        try:
+            if not self.is_paused and not self.process_queue.dropped:
+                messages = await sharing.api.pop(queue.topic, queue.broker_name, settings, places, 0)
+        finally:
+            sharing.free_places(places - len(messages))
+        ended_ms = context.client.now_ms()
+        self.process_queue.pulled_ms = int(began_ms)
+        self.progress.succeeded(ended_ms)
+        if messages:
+            self._announced_pause_s = 0.0
+            context.record_pull(queue.topic, len(messages), ended_ms - began_ms)
+            self._deliver(messages, in_order=settings.order)
+        elif not self.is_paused:
+            await self._wait_for_message(queue)
+        return messages
+
+    async def _wait_for_message(self, queue: MessageQueue) -> None:
+        if self._announced_pause_s:
+            await asyncio.sleep(self._announced_pause_s)
+        began_s = time.monotonic()
+        is_announced = await self._sharing.api.wait_for_message(queue.topic, queue.broker_name, _WAIT_MS)
+        was_quick = time.monotonic() - began_s < _PAUSE_MIN_S
+        if is_announced and was_quick:  # others were faster, or its messages wait for their order
+            self._announced_pause_s = min(max(_PAUSE_MIN_S, 2 * self._announced_pause_s), _PAUSE_MAX_S)
+        else:
+            self._announced_pause_s = 0.0 if is_announced or not was_quick else _PAUSE_MAX_S
+
+    def _deliver(self, messages: list[MessageExt], *, in_order: bool) -> None:
+        deliver, popped = self._context.deliver, self.popped
+        if not in_order:
+            popped.add(messages)
+            deliver(self, messages, len(undecodable(messages)))
+            return
+        by_queue: dict[MessageQueue, list[MessageExt]] = {}
+        for message in messages:
+            by_queue.setdefault(message.queue, []).append(message)
+        for queue, part in by_queue.items():
+            puller = popped.parts.get(queue)
+            if puller is None or puller.process_queue.dropped:
+                puller = popped.parts[queue] = Popper(self._context, self._sharing, queue, self.progress)
+            puller.process_queue.add(part, 0)
+            deliver(puller, part, len(undecodable(part)))
+
+
+class PopSendBack(SendBack):
+    """Makes a failed message visible again after its delay, instead of sending it back.
+
+    Never raises: a message that cannot be released comes again after its invisible time.
+    """
+
+    def __init__(
+        self,
+        client: ClientInstance,
+        group: str,
+        settle_listeners: ListenerFanout[SettleListener],
+        sharing: MessageSharing,
+        *,
+        unit_mode: bool,
+    ) -> None:
+        super().__init__(client, group, settle_listeners, unit_mode=unit_mode)
+        self._sharing = sharing
+        self._levels = DelayLevels()
+
+    async def send_back(
+        self,
+        message: MessageExt,
+        queue: MessageQueue,
+        delay_level: int,
+        max_reconsume_times: int,
+        reason: str | None = None,
+    ) -> None:
+        """Release a message after a delay, or make it a dead letter; see `SendBack.send_back`."""
+        if message.receipt is None:
+            await super().send_back(message, queue, delay_level, max_reconsume_times, reason)
+            return
+        sharing, started_ns = self._sharing, time.time_ns()
+        await sharing.extender.let_go([message])
+        if delay_level < 0 or message.reconsume_times >= max_reconsume_times:
+            try:
+                if message.decode_error is None:
+                    await self.send_to_dead_letters(message, max_reconsume_times, reason)
+                else:  # its broker makes the copy
+                    await super().send_back(message, queue, -1, max_reconsume_times, reason)
+            except RocketError as error:
+                self._limited_log.error(
+                    type(error).__name__, "%s could not be sent to the dead-letter topic: %s", message, error
+                )
+                await sharing.release([message], self._delay_ms(delay_level, message))
+            return  # `finish` acknowledges it
+        address = self._client.routes.cached_address(queue.topic, queue.broker_name)
+        await sharing.release([message], self._delay_ms(delay_level, message))
+        self._notify(message, started_ns, delay_level, address)
+
+    async def send_to_dead_letters(
+        self, message: MessageExt, max_reconsume_times: int, reason: str | None = None
+    ) -> None:
+        """Send a copy to the dead-letter topic, see `SendBack.send_to_dead_letters`."""
+        times = message.reconsume_times
+        if message.receipt is not None:  # brokers of 5.x store it there only above the maximum
+            max_reconsume_times = times - 1
+        await super().send_to_dead_letters(message, max_reconsume_times, reason)
+
+    def _delay_ms(self, level: int, message: MessageExt) -> int:
+        level = level if level > 0 else _FIRST_RETRY_LEVEL + message.reconsume_times
+        delays_ms = self._levels.delays_ms
+        return int(delays_ms[min(level, len(delays_ms)) - 1])

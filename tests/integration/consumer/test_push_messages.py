@@ -1,0 +1,336 @@
+"""PushConsumer with Sharing.MESSAGES, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from rocketpy import (
+    AdminClient,
+    ClientConfig,
+    ConsumeFrom,
+    ConsumeResult,
+    Later,
+    MessageExt,
+    PushConfig,
+    PushConsumer,
+    Sharing,
+    SimpleConsumer,
+)
+from rocketpy.consumer.outcomes import Handler
+from rocketpy.errors import ConfigInvalid
+from rocketpy.protocol.bodies import RequestMode, SetMessageRequestModeRequestBody
+from rocketpy.protocol.codes import RequestCode
+from rocketpy_broker.embedded import EmbeddedCluster
+from tests.integration.pop_cases import FIRST, SECOND, receive, send
+from tests.integration.raw_client import RawClient
+from tests.integration.sdk_groups import SETTINGS
+from tests.waiting import LIMIT_S, until
+
+
+def make(cluster: EmbeddedCluster, handler: Handler | None, *, name: str = "", **config: Any) -> PushConsumer:
+    """A consumer of topic T that shares messages."""
+    settings: dict[str, Any] = {
+        "sharing": Sharing.MESSAGES,
+        "consume_from": ConsumeFrom.FIRST_OFFSET,
+        "invisible_ms": 2000,
+    }
+    consumer = PushConsumer(
+        "g",
+        cluster.namesrv_address,
+        handler,
+        config=PushConfig(**settings | config),
+        client=ClientConfig(instance_name=name),
+    )
+    consumer.subscribe("T")
+    return consumer
+
+
+async def rest(cluster: EmbeddedCluster, wait_s: int = 4) -> list[MessageExt]:
+    """The messages that the group does not have yet, or gets again."""
+    async with SimpleConsumer("g", cluster.namesrv_address, config=FIRST) as consumer:
+        consumer.subscribe("T")
+        return await consumer.receive(32, 60 * SECOND, wait_s * SECOND)
+
+
+class _Servers:
+    """A cluster in an event loop of another thread, which a blocked one does not stop."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        self.cluster = EmbeddedCluster(settings=SETTINGS)
+        self.run(self._start())
+
+    async def _start(self) -> None:
+        await self.cluster.start()
+        async with AdminClient(self.cluster.namesrv_address) as admin:
+            await admin.create_topic("T", 4)
+
+    def run(self, work: Coroutine[Any, Any, object]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self.loop).result(LIMIT_S)
+
+    def stop(self) -> None:
+        self.run(self.cluster.close())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+async def set_mode(cluster: EmbeddedCluster, topic: str, group: str) -> None:
+    """As `mqadmin setConsumeMode` does."""
+    body = SetMessageRequestModeRequestBody(topic=topic, consumer_group=group, mode=RequestMode.POP)
+    async with await RawClient.open(cluster.brokers[0].address) as client:
+        response = await client.call(RequestCode.SET_MESSAGE_REQUEST_MODE, body=body.encode())
+    assert response.code == 0, response.remark
+
+
+async def test_more_members_than_queues_are_busy(cluster: EmbeddedCluster) -> None:
+    """Members without a queue would be idle while the messages of others wait."""
+    async with AdminClient(cluster.namesrv_address) as admin:
+        await admin.create_topic("Single", 1)
+    busy: Counter[int] = Counter()
+    everyone = asyncio.Event()
+
+    def work(member: int) -> Handler:
+        async def handle(_: MessageExt) -> None:
+            busy[member] += 1
+            await everyone.wait()
+
+        return handle
+
+    consumers = [make(cluster, work(member), name=f"m{member}", concurrency=1) for member in range(6)]
+    try:
+        for consumer in consumers:
+            consumer.unsubscribe("T")
+            consumer.subscribe("Single")
+            await consumer.start()
+        await send(cluster.namesrv_address, "Single", *map(str, range(6)))
+        await until(lambda: len(busy) == 6)
+        assert set(busy.values()) == {1}
+    finally:
+        everyone.set()
+        for consumer in consumers:
+            await consumer.close()
+
+
+@pytest.mark.parametrize("kind", ["async", "blocking the loop", "thread"])
+async def test_a_long_job_keeps_its_message(kind: str) -> None:
+    """A second worker would begin a job that the first one still does."""
+    calls: list[bytes] = []
+    done = threading.Event()
+
+    async def wait(message: MessageExt) -> None:
+        calls.append(message.body)
+        await asyncio.sleep(5)  # the job
+        done.set()
+
+    async def block(message: MessageExt) -> None:
+        calls.append(message.body)
+        until_s = time.monotonic() + 5
+        while time.monotonic() < until_s:
+            sum(range(1000))
+        done.set()
+
+    def compute(message: MessageExt) -> None:
+        calls.append(message.body)
+        time.sleep(5)
+        done.set()
+
+    handlers: dict[str, Any] = {"async": wait, "blocking the loop": block, "thread": compute}
+    servers = _Servers()
+    try:
+        async with make(servers.cluster, handlers[kind]):
+            await send(servers.cluster.namesrv_address, "T", "long")
+            await until(done.is_set)
+            assert calls == [b"long"]
+        assert await rest(servers.cluster) == []
+    finally:
+        servers.stop()
+
+
+async def test_failures_and_later_come_again_after_their_delay(cluster: EmbeddedCluster) -> None:
+    """A failed message would be lost, or be retried at once and for ever."""
+    attempts: Counter[bytes] = Counter()
+
+    async def handle(message: MessageExt) -> Any:
+        attempts[message.body] += 1
+        assert message.delivery_attempt == attempts[message.body]
+        if attempts[message.body] > 1:
+            return None
+        if message.body == b"later":
+            return Later(delay_level=1)
+        if message.body == b"result":
+            return Later(delay_level=1)
+        return ConsumeResult.SUCCESS
+
+    async with make(cluster, handle):
+        await send(cluster.namesrv_address, "T", "good", "later", "result")
+        await until(lambda: attempts == {b"good": 1, b"later": 2, b"result": 2})
+    assert await rest(cluster) == []
+
+
+async def test_a_message_that_always_fails_becomes_a_dead_letter(cluster: EmbeddedCluster) -> None:
+    """It would come again for ever, or vanish."""
+
+    async def fail(_: MessageExt) -> None:
+        raise ZeroDivisionError
+
+    async with make(cluster, fail, max_reconsume_times=0), AdminClient(cluster.namesrv_address) as admin:
+        await send(cluster.namesrv_address, "T", "poison")
+        letters: list[MessageExt] = []
+        while not letters:
+            letters = (await admin.dead_letters.fetch("g")).messages
+            await asyncio.sleep(0.05)
+        assert [letter.body for letter in letters] == [b"poison"]
+        assert "ZeroDivisionError" in (letters[0].dead_letter_reason or "")
+    assert await rest(cluster) == []
+
+
+async def test_batch_handlers_get_batches(cluster: EmbeddedCluster) -> None:
+    """A batch handler would get single messages, or more than it asked for."""
+    sizes: list[int] = []
+
+    async def handle(messages: list[MessageExt]) -> None:
+        sizes.append(len(messages))
+
+    await send(cluster.namesrv_address, "T", *map(str, range(40)))
+    config = PushConfig(
+        sharing=Sharing.MESSAGES, consume_from=ConsumeFrom.FIRST_OFFSET, batch_size=5, concurrency=2
+    )
+    consumer = PushConsumer("g", cluster.namesrv_address, batch_handler=handle, config=config)
+    consumer.subscribe("T")
+    async with consumer:
+        await until(lambda: sum(sizes) == 40)
+    assert max(sizes) == 5
+    assert await rest(cluster) == []
+
+
+async def test_close_gives_back_what_has_not_started(cluster: EmbeddedCluster) -> None:
+    """The messages of a worker that stops would wait for the end of their invisible time."""
+    started: list[bytes] = []
+    may_end = asyncio.Event()
+
+    async def handle(messages: list[MessageExt]) -> None:
+        started.extend(message.body for message in messages)
+        await may_end.wait()
+
+    settings = PushConfig(
+        sharing=Sharing.MESSAGES, consume_from=ConsumeFrom.FIRST_OFFSET, concurrency=1, batch_size=4
+    )
+    consumer = PushConsumer("g", cluster.namesrv_address, batch_handler=handle, config=settings)
+    consumer.subscribe("T")
+    await consumer.start()
+    await send(cluster.namesrv_address, "T", "first")
+    await until(lambda: started)
+    await send(cluster.namesrv_address, "T", *"abc")
+    await until(lambda: sum(puller.process_queue.count for puller in consumer.member.pullers.values()) == 4)
+    closing = asyncio.ensure_future(consumer.close())
+    config = ClientConfig(instance_name="other")
+    async with SimpleConsumer("g", cluster.namesrv_address, config=FIRST, client=config) as other:
+        other.subscribe("T")
+        found = await receive(other, 3)
+        assert sorted(message.body for message in found) == [b"a", b"b", b"c"]
+        assert not closing.done()
+        may_end.set()
+        assert await closing
+        assert await other.receive(1, 60 * SECOND, 3 * SECOND) == []
+    assert started == [b"first"]
+
+
+async def test_an_unsubscribed_topic_gives_its_messages_back(cluster: EmbeddedCluster) -> None:
+    """They would be kept from other members, and take the places of other topics, as long as it runs."""
+    started: list[bytes] = []
+    may_end = asyncio.Event()
+
+    async def handle(messages: list[MessageExt]) -> None:
+        started.extend(message.body for message in messages)
+        await may_end.wait()
+
+    settings = PushConfig(
+        sharing=Sharing.MESSAGES, consume_from=ConsumeFrom.FIRST_OFFSET, concurrency=1, batch_size=4
+    )
+    consumer = PushConsumer("g", cluster.namesrv_address, batch_handler=handle, config=settings)
+    consumer.subscribe("T")
+    config = ClientConfig(instance_name="other")
+    async with (
+        consumer,
+        SimpleConsumer("g", cluster.namesrv_address, config=FIRST, client=config) as other,
+    ):
+        await send(cluster.namesrv_address, "T", "first")
+        await until(lambda: started)
+        await send(cluster.namesrv_address, "T", *"abc")
+        pullers = consumer.member.pullers
+        await until(lambda: sum(puller.process_queue.count for puller in pullers.values()) == 4)
+        consumer.unsubscribe("T")
+        other.subscribe("T")
+        found = await receive(other, 3)
+        assert sorted(message.body for message in found) == [b"a", b"b", b"c"]
+        await other.ack_many(found)
+        consumer.subscribe("U")
+        await send(cluster.namesrv_address, "U", *"xyz")
+        may_end.set()
+        await until(lambda: len(started) == 4)
+        assert await other.receive(1, 60 * SECOND, 3 * SECOND) == []
+
+
+async def test_messages_are_popped_in_order(cluster: EmbeddedCluster) -> None:
+    """A later message of a queue would be handled before an earlier one has succeeded."""
+    async with AdminClient(cluster.namesrv_address) as admin:
+        await admin.create_topic("Ordered", 1)
+    handled: list[bytes] = []
+    attempts: Counter[bytes] = Counter()
+
+    async def handle(message: MessageExt) -> Any:
+        attempts[message.body] += 1
+        if message.body == b"3" and attempts[b"3"] < 3:
+            return Later(suspend_ms=10)
+        handled.append(message.body)
+        return None
+
+    await send(cluster.namesrv_address, "Ordered", *map(str, range(9)))
+    consumer = make(cluster, handle, orderly=True)
+    consumer.unsubscribe("T")
+    consumer.subscribe("Ordered")
+    async with consumer:
+        await until(lambda: len(handled) == 9)
+        assert handled == [str(number).encode() for number in range(9)]
+        assert set(attempts.values()) == {1, 3}
+
+
+async def test_a_group_in_pop_mode_shares_messages(cluster: EmbeddedCluster) -> None:
+    """After `mqadmin setConsumeMode` members would pull beside others that pop: messages come twice."""
+    seen: list[bytes] = []
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(message.body)
+
+    await set_mode(cluster, "T", "g")
+    consumer = make(cluster, handle, sharing=Sharing.QUEUES)
+    async with consumer:
+        await send(cluster.namesrv_address, "T", *"abc")
+        await until(lambda: len(seen) == 3)
+        assert {queue.queue_id for queue in consumer.assignment if queue.topic == "T"} == {-1}
+    assert await rest(cluster) == []
+    assert sorted(seen) == [b"a", b"b", b"c"]
+
+
+async def test_a_broker_without_pop_is_an_error_at_the_start() -> None:
+    """The consumer would wait for messages for ever."""
+    settings = SETTINGS | {"timerWheelEnable": "false"}
+    async with EmbeddedCluster(settings=settings) as old:
+        async with AdminClient(old.namesrv_address) as admin:
+            await admin.create_topic("T", 4)
+        with pytest.raises(ConfigInvalid, match=r"shares queues only: it is RocketMQ 4\.6\.0"):
+            await make(old, lambda _: None).start()
+        simple = SimpleConsumer("g", old.namesrv_address)
+        simple.subscribe("T")
+        with pytest.raises(ConfigInvalid, match="shares queues only"):
+            await simple.start()
