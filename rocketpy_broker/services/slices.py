@@ -126,8 +126,9 @@ class Turns:
     """The turns of clients whose requests are of one kind. A client has one request in each turn.
 
     Requests of one kind run one after the other. Several kinds share the slices, so that a small request does
-    not wait until statistics of a million queues are complete. A client has its next turn when the response
-    to its last request is written, and while it reads its responses, which would fill the memory.
+    not wait until statistics of a million queues are complete. The next turn begins when the last response is
+    written: to write a large one takes a millisecond. A client has none while it does not read its responses,
+    which would fill the memory.
     """
 
     def __init__(self, slices: Slices) -> None:
@@ -148,14 +149,15 @@ class Turns:
         waiting = self._requests.get(client)
         if waiting is None:
             self._requests[client] = deque((request,))
-            self._make_ready(client)
+            self._add(client)
         else:
             waiting.append(request)
         return request.result
 
-    def _make_ready(self, client: Client) -> None:
+    def _add(self, client: Client) -> None:
+        """Give turns to a client as soon as it reads its responses."""
         if not client.is_writable:
-            client.when_writable(partial(self._make_ready, client))
+            client.when_writable(partial(self._add, client))
             return
         self._ready[client] = None
         if not self._is_running:
@@ -168,13 +170,22 @@ class Turns:
             del self._ready[client]
             request = self._requests[client].popleft()
             yield from request.steps()
-            # After the callback of the caller, which writes the response.
-            request.result.add_done_callback(partial(self._responded, client), context=Context())
+            if not client.is_closed:
+                # After the callback of the caller, which writes the response.
+                request.result.add_done_callback(partial(self._responded, client), context=Context())
+                return
+            self._end_turn(client)
+            if self._slices.is_over():
+                yield
         self._is_running = False
 
     def _responded(self, client: Client, _: object) -> None:
+        self._end_turn(client)
+        self._slices.start(self._run())
+
+    def _end_turn(self, client: Client) -> None:
         if self._requests[client]:
-            self._make_ready(client)
+            self._add(client)
         else:
             del self._requests[client]
 

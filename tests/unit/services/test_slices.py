@@ -214,6 +214,37 @@ async def test_a_client_has_its_next_turn_when_its_response_is_written(is_shared
     assert count.begun == 20 + (2 if is_shared else 20)
 
 
+async def test_responses_are_written_in_different_iterations() -> None:
+    """A hundred clients wait for the same table; to write a hundred large responses takes 0.3 s."""
+    slices, count = Slices(Tasks("the test"), Clock()), Counting()
+    shared = SharedWork(slices, lambda: count.work(2))
+    write = Turns(lambda: None)
+
+    async def request(client: Connection) -> None:
+        await shared.result(client)
+        write()
+
+    async with asyncio.TaskGroup() as waiting:
+        for _ in range(100):
+            waiting.create_task(request(Connection()))
+    write.stop()
+    assert (write.total, write.longest) == (100, 1)
+    assert count.begun == 2
+
+
+async def test_requests_of_clients_that_have_gone_do_not_delay_others() -> None:
+    """A flood of them takes a few iterations of the loop, not one for each request."""
+    slices, count, gone = Slices(Tasks("the test"), lambda: 0), Counting(), Connection()
+    running = slices.run(count.work(3), Connection())
+    waiting = [slices.run(count.work(3), gone) for _ in range(1000)]
+    gone.is_closed = True
+    last = slices.run(count.work(3), Connection())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert all(isinstance(one.exception(), ConnectionLost) for one in waiting)
+    assert (await running, await last, count.begun) == (3, 3, 2)
+
+
 async def test_an_error_is_that_of_its_request() -> None:
     """One bad request would stop those after it."""
     slices, count = Slices(Tasks("the test"), Clock()), Counting()
