@@ -37,6 +37,7 @@ PAGES: Final = {
     "send": "/send?topic=Orders",
     "reset": "/reset?group=billing&topic=Orders&to=beginning",
     "broker": "/broker?name=broker-a",
+    "users": "/users",
     "writes": "/writes?name=broker-a&to=hide",
     "group": "/group?name=billing",
     "cluster": "/",

@@ -17,15 +17,16 @@ from tests.interop.java_peer import JavaPeer, make_home
 from tests.interop.sides import OPERATOR, OPERATOR_ACL, Side, serve
 
 _AUTH: Final = "org.apache.rocketmq.auth"
-MIGRATED: Final[Mapping[str, object]] = {
+ACL_2: Final[Mapping[str, object]] = {
     "authenticationEnabled": "true",
     "authenticationProvider": f"{_AUTH}.authentication.provider.DefaultAuthenticationProvider",
     "authenticationMetadataProvider": f"{_AUTH}.authentication.provider.LocalAuthenticationMetadataProvider",
     "authorizationEnabled": "true",
     "authorizationProvider": f"{_AUTH}.authorization.provider.DefaultAuthorizationProvider",
     "authorizationMetadataProvider": f"{_AUTH}.authorization.provider.LocalAuthorizationMetadataProvider",
-    "migrateAuthFromV1Enabled": "true",
 }
+"""broker.conf of 5.3: ACL 2.0."""
+MIGRATED: Final[Mapping[str, object]] = {**ACL_2, "migrateAuthFromV1Enabled": "true"}
 """broker.conf of 5.3: ACL 2.0, with the accounts of plain_acl.yml."""
 
 

@@ -34,6 +34,7 @@ _FEATURES: Final = {
     "test_producer_features": "Transactions, delays, request-reply and ids, with Java on the other side",
     "test_undecodable": "Messages that cannot be decoded",
     "test_sdk_acl": "Access control: signed requests of each client",
+    "test_users": "Access control: users and policies of ACL 2.0",
     "test_sdk_tls": "TLS, with certificates of servers and clients",
     "test_message_trace": "Message trace",
     "test_tracing": "OpenTelemetry",

@@ -11,6 +11,7 @@ from rocketpy_cli.console.pages.groups import GroupPages
 from rocketpy_cli.console.pages.messages import MessagePages
 from rocketpy_cli.console.pages.topics import SendPages, TopicPages
 from rocketpy_cli.console.pages.traces import TracePages
+from rocketpy_cli.console.pages.users import UserPages
 
 __all__ = ["ALL_PAGES"]
 
@@ -23,4 +24,5 @@ ALL_PAGES: Final[tuple[Callable[[Context], Pages], ...]] = (
     TracePages,
     DeadLetterPages,
     SendPages,
+    UserPages,
 )
