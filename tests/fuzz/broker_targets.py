@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from random import Random
 
+import msgspec
+
+from rocketpy.errors import ConfigInvalid
 from rocketpy_broker.filter.sql92 import compile_expression
 from rocketpy_broker.security.accounts import AccessList, dump_access_file, read_access_file
 from rocketpy_broker.security.addresses import AddressPattern
+from rocketpy_broker.security.rights import RequiredRight, Right, Subject
+from rocketpy_broker.security.users import AuthFile, UserList
 from tests.fuzz.mutation import Mutator
 
 # Short ones: PyYAML takes a millisecond a line.
@@ -14,6 +19,13 @@ _ACCOUNTS = (
     b"accounts: [{accessKey: RocketMQ, secretKey: 12345678, topicPerms: [a=PUB|SUB]}]",
     b"accounts:\n- accessKey: RocketMQ\n  secretKey: 12345678\n  admin: true\n",
     b"globalWhiteRemoteAddresses: [10.1.*.*]\ndataVersion: [{counter: 1}]",
+)
+_POLICY = b"""{"users":[{"username":"a","password":"b"}],"acls":[{"subject":"User:a","policies":[
+{"policyType":"Custom","entries":[{"resource":"Topic:A*","actions":["Pub","All"],"decision":"Deny",
+"sourceIps":["10.0.0.0/8","::1"]},{"resource":"*","actions":["Get"],"decision":"Allow"}]}]}]}"""
+_USERS = (
+    b'{"users":[{"username":"a","password":"b","userType":"Super","userStatus":"enable"}]}',
+    _POLICY,
 )
 _YAML = (
     b"!!set ",
@@ -68,6 +80,24 @@ def check_access_file(data: bytes, _: Random) -> None:
     written = read_access_file(data.decode("utf-8", "replace"))
     rules = AccessList.of(written)
     assert AccessList.of(read_access_file(dump_access_file(written))).accounts.keys() == rules.accounts.keys()
+
+
+def make_auth_file(rng: Random) -> bytes:
+    """Return a mutated auth.json."""
+    return Mutator(_USERS, (b"*", b":", b"[", b"{", b"null", b'"Topic:', b'"All"', b'"10.0.0.0/8"')).make(rng)
+
+
+def check_auth_file(data: bytes, _: Random) -> None:
+    """An accepted user can be asked for any right."""
+    try:
+        contents = msgspec.json.decode(data.decode("utf-8", "replace"), type=AuthFile)
+    except msgspec.DecodeError as error:
+        raise ConfigInvalid(str(error)) from None
+    users = UserList.of(contents, cluster="C", authorizes=True)
+    for user in users.accounts.values():
+        for kind in (Subject.TOPIC, Subject.GROUP, Subject.CLUSTER):
+            for host in _HOSTS:
+                user.refusal(RequiredRight("A", kind, Right.PUB, Right.PUB | Right.GET), host)
 
 
 def make_address(rng: Random) -> bytes:

@@ -348,6 +348,7 @@ TARGETS = (
     Target("inflate", _make_compressed, _check_compressed, _PEER),
     Target("SQL92 filter", own.make_expression, own.check_expression, (ExpressionInvalid,)),
     Target("ACL file", own.make_access_file, own.check_access_file, (ConfigInvalid,)),
+    Target("users and policies", own.make_auth_file, own.check_auth_file, (ConfigInvalid,)),
     Target("ACL address", own.make_address, own.check_address, (ConfigInvalid,)),
     Target("broker.conf", files.make_broker_conf, files.check_broker_conf, (ConfigInvalid,), rate=150),
     Target("trace records", _make_trace, _check_trace, _PEER),

@@ -27,6 +27,7 @@ from rocketpy.protocol.headers import ListUsersRequestHeader, UserRequestHeader
 from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy.transport import Address
 from rocketpy_broker import Broker, load_broker_config
+from rocketpy_broker.security.allowed_callers import BROKER_CALLERS
 from tests.integration.cli.commands import Done, run
 from tests.integration.raw_client import RawClient
 from tests.integration.small import SMALL
@@ -210,6 +211,20 @@ async def test_a_consumer_sends_back_with_the_right_to_read_only(tmp_path: Path)
         consumer.subscribe("Orders")
         async with consumer:
             assert [await asyncio.wait_for(attempts.get(), 60) for _ in range(2)] == [0, 1]
+
+
+async def test_a_user_without_policies_may_use_no_request(tmp_path: Path) -> None:
+    """A request code whose rule asks for nothing of users would be open to each of them."""
+    names = ("topic", "b", "originTopic", "group", "consumerGroup", "producerGroup", "compareGroup")
+    fields = dict.fromkeys((*names, "groupName", "srcGroup", "destGroup"), "Name")
+    async with servers_at(tmp_path) as servers, servers.admin() as admin:
+        await admin.accounts.put_user("nobody", "nobody-secret")
+        accepted = set()
+        for code in BROKER_CALLERS:
+            response = await servers.ask(("nobody", "nobody-secret"), code, fields)
+            if response.code != ResponseCode.NO_PERMISSION:
+                accepted.add(RequestCode(code).name)
+        assert accepted == {"GET_SYSTEM_TOPIC_LIST_FROM_BROKER"}
 
 
 async def test_without_authorization_every_user_may_do_everything(tmp_path: Path) -> None:
