@@ -103,6 +103,9 @@ class QueueLag(NamedTuple):
     """When the last consumed message was stored, in ms since 1970; None without one."""
     client_id: str | None = None
     """The member to which the queue is assigned, if `lag` was called with ``with_clients=True``."""
+    in_flight: int = 0
+    """The number of messages that members handle now: popped and not acknowledged. Brokers of RocketMQ 5 also
+    count pulled messages, as far as they know these."""
 
     @property
     def lag(self) -> int:
@@ -127,6 +130,11 @@ class GroupLag:
     def total(self) -> int:
         """The number of messages that the group has not consumed. Offsets beyond the end reduce no lag."""
         return sum(max(queue.lag, 0) for queue in self.queues.values())
+
+    @property
+    def in_flight(self) -> int:
+        """The number of messages that members handle now; see `QueueLag.in_flight`."""
+        return sum(queue.in_flight for queue in self.queues.values())
 
 
 class Groups:
@@ -380,7 +388,11 @@ class Groups:
         clients = await self._clients(group) if with_clients else {}
         queues = {
             requests.unwrap_queue(queue): QueueLag(
-                found.broker_offset, found.consumer_offset, found.last_timestamp or None, clients.get(queue)
+                found.broker_offset,
+                found.consumer_offset,
+                found.last_timestamp or None,
+                clients.get(queue),
+                max((found.pull_offset or 0) - found.consumer_offset, 0),
             )
             for part in parts.values()
             for queue, found in part.offset_table.items()

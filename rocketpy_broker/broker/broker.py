@@ -435,6 +435,7 @@ class Broker:
                 consumers.stats,
                 lambda: consumers.puts,
                 self._state,
+                self.delivery.in_flight,
             ),
             self.http,
         )
@@ -465,6 +466,9 @@ class Broker:
             self._replication.slave_state(),
             self._replication.health(),
             self._replication.missing(),
+            self.delivery.pops_held,
+            self.delivery.pop.points.revived,
+            self.delivery.pop.late_ms,
             self._less_durable,
         )
 

@@ -102,6 +102,8 @@ class ConsumerServices:
         )
         self.on_reset: Callable[[str, str, int], None] | None = None
         """Called with topic, group and queue id after an operator has reset an offset."""
+        self.in_flight: Callable[[str, str, int], int] = lambda *_: 0
+        """Returns how many messages of a topic, group and queue id are popped and not acknowledged."""
         self.has_popped: Callable[[str, str], bool] = lambda *_: False
         """See `CheckPoints.has_popped`."""
         self._moved: dict[tuple[str, str, int], OffsetMovedEvent] = {}
@@ -166,6 +168,7 @@ class ConsumerServices:
                 slices=self.slices,
                 now_ms=_now_ms,
                 sampling=self._sampling,
+                in_flight=self.in_flight,
             ),
             self._calls,
             AssignmentHandler(

@@ -194,6 +194,7 @@ class DeliveryServices:
             on_freed=polling.changed,
         )
         self._consumers.on_reset = self._reset
+        self._consumers.in_flight = self.in_flight
         self._consumers.has_popped = self.pop.points.has_popped
         self._driver.polled_topics = polling.topics
         self._sweeping = self._tasks.every(_SWEEP_S, polling.sweep, "sweep of held pops")
@@ -201,6 +202,16 @@ class DeliveryServices:
         recall = RecallHandler(store, config, send)
         of_pops = (polling, PeekHandler(pops, store), acks) if self._has_timers else ()
         return send, (send, send_back, reply, ends, recall, *of_pops)
+
+    @property
+    def pops_held(self) -> int:
+        """Number of pops and notifications that wait for messages."""
+        return 0 if self._polling is None else len(self._polling.holds)
+
+    def in_flight(self, topic: str, group: str, queue_id: int) -> int:
+        """Return how many messages of a queue a group has popped, and not acknowledged."""
+        in_order = self._consumers.order.in_flight(topic, group, queue_id)
+        return in_order + self.pop.points.in_flight.counts[topic, group, queue_id]
 
     def _reset(self, topic: str, group: str, queue_id: int) -> None:
         """Begin to pop from the new offset of a group, and serve waiting pops."""

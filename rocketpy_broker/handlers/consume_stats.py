@@ -84,6 +84,8 @@ class ConsumeStatsHandler:
     """A monotonic clock."""
     sampling: Callable[[], Generator[None, None, None]]
     """Updates the statistics, for `slices`."""
+    in_flight: Callable[[str, str, int], int] = lambda *_: 0
+    """Returns how many messages of a topic, group and queue id are popped and not acknowledged."""
 
     @handles(RequestCode.GET_TOPIC_STATS_INFO)
     async def topic_stats(self, channel: Channel, request: Command) -> Command:
@@ -183,10 +185,12 @@ class ConsumeStatsHandler:
         name = topic.topic_name
         for queue in self._queues(topic):
             offset = max(self.offsets.get(group, name, queue.queue_id) or 0, 0)
+            in_flight = self.in_flight(name, group, queue.queue_id)
             stats.offset_table[queue] = OffsetWrapper(
                 broker_offset=self.store.max_offset_in_queue(name, queue.queue_id),
                 consumer_offset=offset,
                 last_timestamp=max(self._time(queue, offset - 1), 0) if offset > 0 else 0,
+                pull_offset=offset + in_flight if in_flight else None,
             )
             if self.slices.is_over():
                 yield

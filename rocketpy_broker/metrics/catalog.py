@@ -100,6 +100,18 @@ FORCED_DELETIONS: Final = _counter(
 RESERVE_TIME: Final = _gauge(
     "storage_message_reserve_time", "ms", "Age of the oldest message in the commit log"
 )
+IN_FLIGHT: Final = _gauge(
+    "consumer_inflight_messages", "{message}", "Popped messages that are not acknowledged", *_GROUP
+)
+POPS_HELD: Final = _gauge("pops_held", "{request}", "Pops that wait for messages")
+REVIVED: Final = _counter(
+    "pop_revived_messages_total",
+    "{message}",
+    "Messages delivered again after the end of their invisible time",
+)
+REVIVE_LATE: Final = _gauge(
+    "pop_revive_late_seconds", "s", "For how long a message waits to be delivered again"
+)
 SLAVES: Final = _gauge("slaves", "{connection}", "Slaves that are connected")
 SLAVE_LAG: Final = _gauge(
     "slave_lag_bytes", "By", "Bytes of the commit log that a slave does not have", "slave"

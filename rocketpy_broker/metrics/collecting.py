@@ -74,6 +74,12 @@ class BrokerState(NamedTuple):
     """Health of the DLedger peer; None without a DLedger group."""
     missing_replicas: int
     """1 for a SYNC_MASTER without a slave that keeps up; on a DLedger leader, peers that do not respond."""
+    pops_held: int
+    """Pops that wait for messages."""
+    revived: int
+    """Messages that were delivered again after the end of their invisible time, since the start."""
+    revive_late_ms: int
+    """For how long a message waits to be delivered again."""
     less_durable: Mapping[int, int]
     """Stored messages by the code of a response other than SUCCESS."""
 
@@ -90,6 +96,8 @@ class MetricSources(NamedTuple):
     stats: BrokerStats
     puts: Callable[[], PutCounts]
     state: Callable[[], BrokerState]
+    in_flight: Callable[[str, str, int], int] = lambda *_: 0
+    """See `DeliveryServices.in_flight`."""
 
 
 def collect(sources: MetricSources) -> list[Measured]:
@@ -126,6 +134,9 @@ def _collect(sources: MetricSources) -> Iterator[tuple[Metric, Values] | None]:
     yield catalog.DELAYED, [((str(level),), count) for level, count in state.delayed.items()]
     yield catalog.TIMED, _single_value(state.timed)
     yield catalog.TIMED_LATE, _single_value(state.timed_late_ms / 1000)
+    yield catalog.POPS_HELD, _single_value(state.pops_held)
+    yield catalog.REVIVED, _single_value(state.revived)
+    yield catalog.REVIVE_LATE, _single_value(state.revive_late_ms / 1000)
     yield catalog.HALF, _single_value(state.halves)
     yield catalog.SLAVES, _single_value(len(state.slaves))
     yield catalog.SLAVE_LAG, [((slave.address,), slave.lag_bytes) for slave in state.slaves]
@@ -182,11 +193,13 @@ def _progress(sources: MetricSources) -> Iterator[tuple[Metric, Values] | None]:
         yield None
     yield catalog.QUEUE_MESSAGES, [((topic,), count) for topic, count in kept.items()]
     lags: Values = []
+    in_flight: Values = []
     ages: Values = []
     now_ms = store.clock()
     for topic, group in sources.offsets.pairs:
-        lag, oldest_ms = 0, now_ms
+        lag, popped, oldest_ms = 0, 0, now_ms
         for queue_id, offset in sources.offsets.queues(group, topic).items():
+            popped += sources.in_flight(topic, group, queue_id)
             behind = store.max_offset_in_queue(topic, queue_id) - offset
             if behind > 0:
                 lag += behind
@@ -194,8 +207,11 @@ def _progress(sources: MetricSources) -> Iterator[tuple[Metric, Values] | None]:
                 oldest_ms = min(oldest_ms, stored_ms) if stored_ms > 0 else oldest_ms
             yield None
         lags.append(((topic, group), lag))
+        if popped:
+            in_flight.append(((topic, group), popped))
         ages.append(((topic, group), now_ms - oldest_ms))
     yield catalog.LAG_MESSAGES, lags
+    yield catalog.IN_FLIGHT, in_flight
     yield catalog.LAG_LATENCY, ages
 
 

@@ -128,6 +128,7 @@ async def test_every_metric_is_on_the_endpoint(tmp_path: Path) -> None:
         catalog.SLAVE_LAG.name,
         catalog.SLAVE_STATE.name,
         catalog.CONSUMER_CONFLICTS.name,
+        catalog.IN_FLIGHT.name,
     }
     assert all(
         labels["cluster"] == "DefaultCluster" and labels["node_id"] == "broker-a"

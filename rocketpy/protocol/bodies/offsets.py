@@ -53,6 +53,8 @@ class OffsetWrapper(Body, kw_only=True):
     consumer_offset: Int64
     last_timestamp: Int64 = always_encoded(0)
     """Store time in ms of the last message consumed."""
+    pull_offset: Int64 | None = None
+    """The consumer offset and the number of messages that members handle now. Since RocketMQ 5."""
 
 
 class ConsumeStats(Body, kw_only=True):

@@ -126,6 +126,11 @@ class PopOrder:
             return 0
         return info.free_ms if info.free_ms > self.clock() else 0
 
+    def in_flight(self, topic: str, group: str, queue_id: int) -> int:
+        """Return how many messages of a queue are popped, not acknowledged and not visible again."""
+        info = self.find(topic, group, queue_id)
+        return 0 if info is None or info.free_ms <= self.clock() else len(info.unacknowledged)
+
     def popped(
         self,
         topic: str,

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from rocketpy.protocol.bodies import ConsumeStats, MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
     DeleteTopicRequestHeader,
+    GetConsumeStatsRequestHeader,
     NotificationRequestHeader,
     NotificationResponseHeader,
     PopMessageResponseHeader,
@@ -18,6 +20,7 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy.protocol.message.receipt import ORDER_REVIVE_QUEUE, parse_order_counts
 from rocketpy.protocol.remoting.command import Command
+from rocketpy_broker.metrics.collecting import collect
 from tests.integration.broker.pop_workers import Workers, bodies, send
 from tests.integration.broker.test_pop import Popped, ack, batch_ack, change, pop_response, popped
 from tests.integration.raw_client import RawClient, new_topic, serving
@@ -161,6 +164,40 @@ async def test_a_group_that_pops_is_reset_without_its_members(workers: Workers) 
     assert (await reset(client, timestamp=0)).code == ResponseCode.SUCCESS
     assert len((await bodies(waiting))[0]) == 1
     assert len(popped(await pop_response(client), "T")) == 3
+
+
+@pytest.mark.parametrize("order", [False, True])
+async def test_messages_in_flight_are_counted(workers: Workers, order: bool) -> None:
+    """Operators could not see that workers have messages which they do not acknowledge."""
+    broker = workers.broker
+    client = await workers.connect()
+    for number in range(3):
+        await send(client, f"{number}")
+    messages = popped(await pop_response(client, count=2, order=order, queue_id=0), "T")
+
+    async def in_flight() -> int:
+        header = GetConsumeStatsRequestHeader(consumer_group="g", topic="T")
+        response = await client.call(RequestCode.GET_CONSUME_STATS, header)
+        found = ConsumeStats.decode(response.body).offset_table[MessageQueue("T", broker.config.name, 0)]
+        return (found.pull_offset or found.consumer_offset) - found.consumer_offset
+
+    def metric(name: str) -> list[float]:
+        assert broker.metrics is not None
+        found = collect(broker.metrics._sources)
+        return [value for one in found if one.metric.name == f"rocketmq_{name}" for _, value in one.values]
+
+    assert await in_flight() == 2
+    assert metric("consumer_inflight_messages") == [2]
+    assert (await ack(client, messages[0])).code == ResponseCode.SUCCESS
+    assert await in_flight() == 1
+    _, waiting = await workers.wait(order=True, queue_id=1)
+    assert metric("pops_held") == [1]
+    assert (await change(client, messages[1], 0)).code == ResponseCode.SUCCESS
+    await until(lambda: not metric("consumer_inflight_messages"))
+    assert await in_flight() == 0
+    if not order:
+        await until(lambda: metric("pop_revived_messages_total") == [1])
+    waiting.cancel()
 
 
 async def reset(client: RawClient, timestamp: int = -1, **fields: Any) -> Command:

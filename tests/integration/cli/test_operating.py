@@ -173,6 +173,7 @@ def test_lag(shell: Shell, admin: AdminClient) -> None:
         "queue_id": 0,
         "end_offset": 3,
         "group_offset": 2,
+        "in_flight": 0,
         "lag": 1,
     }
     (total,) = shell.rows("group", "lag", "latecomers", "--total")

@@ -270,6 +270,7 @@ def _print_group(options: Options, found: _Described) -> None:
         facts = {
             "group": found.group,
             "lag": lag.total,
+            "in_flight": lag.in_flight,
             "messages_per_second": lag.messages_per_second,
             "dead_letters": found.dead_letters,
         }
@@ -280,7 +281,8 @@ def _print_group(options: Options, found: _Described) -> None:
         return
     rate, count = lag.messages_per_second, len(found.members)
     dead = f", {found.dead_letters} dead letters (rocketpy dlq read)" if found.dead_letters else ""
-    print(f"group {found.group}: lag {lag.total}, {rate:.1f} messages/s, {count} members{dead}")
+    in_flight = f", {lag.in_flight} in flight" if lag.in_flight else ""
+    print(f"group {found.group}: lag {lag.total}{in_flight}, {rate:.1f} messages/s, {count} members{dead}")
     for text in found.conflicts:
         print(f"problem: {printable(text)}")
     for table in (settings, _subscriptions(found.members), list(map(_member, found.members))):
@@ -329,6 +331,7 @@ def _lags(found: GroupLag, *, clients: bool) -> list[Row]:
             "end_offset": one.end_offset,
             "group_offset": one.group_offset,
             "lag": one.lag,
+            "in_flight": one.in_flight,
             "last_consumed_timestamp": one.last_consumed_ms,
             **({"client_id": one.client_id} if clients else {}),
         }
