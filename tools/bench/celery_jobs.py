@@ -28,8 +28,10 @@ from typing import Final, NamedTuple
 
 from celery import Celery
 
+import rocketpy_kombu
 from tools.import_map import ROOT
 
+assert rocketpy_kombu.Transport.driver_type == "rocketmq"  # the import registers it
 _APPLICATION: Final = """
 import os, pathlib, sys, time
 import rocketpy_kombu

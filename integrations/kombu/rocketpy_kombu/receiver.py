@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import Iterable
@@ -18,7 +19,7 @@ from typing import Final, NamedTuple
 from kombu.utils.uuid import uuid
 
 from rocketpy import MessageExt, SimpleConsumer
-from rocketpy.errors import RocketError
+from rocketpy.errors import AcksFailed, ReceiptExpired, RocketError
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_kombu import envelope
 from rocketpy_kombu.envelope import Payload
@@ -34,6 +35,8 @@ _SHARED_WAIT_S: Final = 1.0
 _EXTENSIONS_PER_TIMEOUT: Final = 3
 _PAUSES_S: Final = (0.1, 1.0, 5.0)
 _PURGED_AT_ONCE: Final = 32
+_CLOSE_S: Final = 5.0
+"""How long `close` waits for acknowledgements."""
 
 
 class Arrival(NamedTuple):
@@ -250,18 +253,31 @@ class Receiver:
         by_consumer: dict[SimpleConsumer, list[Unacknowledged]] = {}
         for held in acknowledged:
             by_consumer.setdefault(held.consumer, []).append(held)
-        for consumer, group in by_consumer.items():
-            async with contextlib.AsyncExitStack() as unchanged:
-                for held in group:
-                    await unchanged.enter_async_context(held.changing)
+        await asyncio.gather(*(self._acknowledge(*one) for one in by_consumer.items()))
+
+    async def _acknowledge(self, consumer: SimpleConsumer, group: list[Unacknowledged]) -> None:
+        """Acknowledge messages of a consumer; repeat it while a broker is away, within the invisible time."""
+        end = time.monotonic() + self._settings.visibility_timeout_s
+        messages = [one.message for one in group]
+        async with contextlib.AsyncExitStack() as unchanged:
+            for one in group:
+                await unchanged.enter_async_context(one.changing)
+            for attempt in itertools.count():
+                pause_s = _PAUSES_S[min(attempt, len(_PAUSES_S) - 1)]
                 try:
-                    await consumer.ack_many([held.message for held in group])
-                except RocketError as error:
-                    log.warning(
-                        "%d messages could not be acknowledged, and may be delivered again: %s",
-                        len(group),
-                        error,
-                    )
+                    await consumer.ack_many(messages)
+                except AcksFailed as error:
+                    failed = error
+                else:
+                    return
+                messages = [one for one, why in failed.failed if not isinstance(why, ReceiptExpired)]
+                is_last = time.monotonic() + pause_s > end or self._session.is_closing
+                if is_last or len(messages) < len(failed.failed):
+                    log.warning("messages may be delivered again: %s", failed)
+                if is_last or not messages:
+                    return
+                log.info("acknowledging again in %s s: %s", pause_s, failed)
+                await asyncio.sleep(pause_s)
 
     async def _release(self, held: Unacknowledged) -> None:
         async with held.changing:
@@ -299,7 +315,7 @@ class Receiver:
             await self.cancel(queue, window)
         await self._tasks.cancel(*self._reading)
         await self.release(list(self._held))
-        while running := [task for task in self._settling if not task.done()]:
-            await asyncio.wait(running)
+        if running := [task for task in self._settling if not task.done()]:
+            await asyncio.wait(running, timeout=_CLOSE_S)
         await self._tasks.close()
         self.inbox.close()

@@ -12,9 +12,10 @@ from typing import Any
 import kombu
 import pytest
 
+from pytest_rocketpy.cluster import ClusterThread
 from rocketpy import Message
 from rocketpy.sync import Producer
-from tests.frameworks.programs import stored
+from tests.frameworks.programs import stored, wait_until
 from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.frameworks
@@ -287,6 +288,23 @@ def test_a_message_without_a_queue_is_dropped_with_a_log(
     with connect().channel() as channel:
         kombu.Producer(channel).publish("lost", exchange=exchange, routing_key="typo", declare=[exchange])
     assert "routing key 'typo' was dropped" in caplog.text
+
+
+def test_an_acknowledgement_waits_for_its_broker(caplog: pytest.LogCaptureFixture) -> None:
+    """A task that ended while its broker restarted would run again."""
+    caplog.set_level("INFO", "rocketpy.kombu")
+    queue = kombu.Queue("jobs")
+    with ClusterThread({}) as servers:
+        connection = kombu.Connection(f"rocketmq://{servers.cluster.namesrv_address}")
+        publish(connection, queue, "done")
+        consumed = Consumed(connection, queue)
+        consumed.wait(1)
+        config = servers.run(servers.stop_broker())
+        consumed.messages[0].ack()
+        wait_until(lambda: "acknowledging again" in caplog.text)
+        servers.run(servers.start_broker(config))
+        connection.release()  # waits for the acknowledgement
+    assert "may be delivered again" not in caplog.text
 
 
 def test_a_message_of_another_program_arrives(namesrv: str) -> None:
