@@ -197,11 +197,8 @@ def test_a_due_time_is_kept_by_the_broker(connect: Connect) -> None:
     queue = kombu.Queue("jobs")
     due = datetime.now(UTC) + timedelta(seconds=1.5)
     publish(connect(), queue, "later", headers={"eta": due.isoformat()})
-    publish(connect(), queue, "now")
-    consumed = Consumed(connect(), queue, prefetch=1)
-    consumed.wait(1)
-    consumed.messages[0].ack()
-    assert consumed.wait(2) == ["now", "later"]
+    consumed = Consumed(connect(), queue)
+    assert consumed.wait(1) == ["later"]
     assert datetime.now(UTC) >= due
 
 
