@@ -50,6 +50,10 @@ class SimpleConsumer(methods.SimpleConsumer):
     Several threads may receive at the same time.
     """
 
+    def __iter__(self) -> Iterator[MessageExt]:
+        """Yield messages until the consumer is closed; each is acknowledged with the next step."""
+        return self._iterate(self._inner.__aiter__())
+
 
 class PullConsumer(methods.PullConsumer):
     """`rocketpy.PullConsumer` for blocking code. Same arguments."""

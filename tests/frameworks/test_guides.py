@@ -127,7 +127,7 @@ async def test_values_of_every_format_arrive(
 
 async def test_jobs_run_in_a_worker(tmp_path: Path, namesrv: str) -> None:
     """The worker of the guide would not start, run a job twice, or not stop."""
-    jobs = load("workers", tmp_path, "jobs")
+    jobs = load("jobs", tmp_path, "jobs")
     async with Producer("shop", namesrv) as producer:
         await producer.send(Message("Jobs", b"{}", tags="unknown"))
         await jobs.enqueue(producer, jobs.send_invoice, order=7, to="ann@example.com")
@@ -141,6 +141,19 @@ async def test_jobs_run_in_a_worker(tmp_path: Path, namesrv: str) -> None:
             assert worker.stop() == 0
     assert worker.output.count("invoice") == 2
     assert "Traceback" not in worker.output
+
+
+async def test_images_are_resized(tmp_path: Path, namesrv: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The loop of the guide would not end, or lose what it released."""
+    resize = load("jobs", tmp_path, "resize")
+    async with Producer("shop", namesrv) as producer:
+        for body in (b"cat", b"bad", b"dog"):
+            await producer.send(Message("Images", body))
+    assert await resize.resize_all(namesrv) == 2
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        "resized cat, attempt 1",
+        "resized dog, attempt 1",
+    ]
 
 
 # -- outbox -----------------------------------------------------------------------------------
@@ -291,7 +304,7 @@ def test_every_guide_is_run() -> None:
         "flask",
         "django",
         "prefork",
-        "workers",
+        "jobs",
         "serialization",
         "outbox",
         "idempotence",

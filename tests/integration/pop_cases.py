@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -13,6 +14,8 @@ from rocketpy import ConsumeFrom, Message, MessageExt, Producer, SimpleConfig, S
 from rocketpy.admin.admin_client import AdminClient
 from rocketpy.config import ProducerConfig
 from rocketpy.errors import AcksFailed, ReceiptExpired
+from rocketpy_broker.embedded import EmbeddedCluster
+from tests.integration.sdk_groups import SETTINGS
 from tests.waiting import LIMIT_S
 
 SECOND: Final = timedelta(seconds=1)
@@ -39,6 +42,31 @@ async def receive(consumer: SimpleConsumer, count: int, invisible: timedelta = M
         while len(found) < count:
             found += await consumer.receive(min(count - len(found), 32), invisible)
     return found
+
+
+class ServersInThread:
+    """A cluster in an event loop of another thread, which a blocked one does not stop."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        self.cluster = EmbeddedCluster(settings=SETTINGS)
+        self.run(self._start())
+
+    async def _start(self) -> None:
+        await self.cluster.start()
+        async with AdminClient(self.cluster.namesrv_address) as admin:
+            await admin.create_topic("T", 4)
+
+    def run(self, work: Coroutine[Any, Any, object]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self.loop).result(LIMIT_S)
+
+    def stop(self) -> None:
+        self.run(self.cluster.close())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
 
 
 async def acknowledged_messages_do_not_come_again(namesrv: str) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -28,10 +27,10 @@ from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import RequestMode, SetMessageRequestModeRequestBody
 from rocketpy.protocol.codes import RequestCode
 from rocketpy_broker.embedded import EmbeddedCluster
-from tests.integration.pop_cases import FIRST, SECOND, receive, send
+from tests.integration.pop_cases import FIRST, SECOND, ServersInThread, receive, send
 from tests.integration.raw_client import RawClient
 from tests.integration.sdk_groups import SETTINGS
-from tests.waiting import LIMIT_S, until
+from tests.waiting import until
 
 
 def make(cluster: EmbeddedCluster, handler: Handler | None, *, name: str = "", **config: Any) -> PushConsumer:
@@ -57,31 +56,6 @@ async def rest(cluster: EmbeddedCluster, wait_s: int = 4) -> list[MessageExt]:
     async with SimpleConsumer("g", cluster.namesrv_address, config=FIRST) as consumer:
         consumer.subscribe("T")
         return await consumer.receive(32, 60 * SECOND, wait_s * SECOND)
-
-
-class _Servers:
-    """A cluster in an event loop of another thread, which a blocked one does not stop."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever)
-        self.thread.start()
-        self.cluster = EmbeddedCluster(settings=SETTINGS)
-        self.run(self._start())
-
-    async def _start(self) -> None:
-        await self.cluster.start()
-        async with AdminClient(self.cluster.namesrv_address) as admin:
-            await admin.create_topic("T", 4)
-
-    def run(self, work: Coroutine[Any, Any, object]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self.loop).result(LIMIT_S)
-
-    def stop(self) -> None:
-        self.run(self.cluster.close())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
 
 
 async def set_mode(cluster: EmbeddedCluster, topic: str, group: str) -> None:
@@ -145,7 +119,7 @@ async def test_a_long_job_keeps_its_message(kind: str) -> None:
         done.set()
 
     handlers: dict[str, Any] = {"async": wait, "blocking the loop": block, "thread": compute}
-    servers = _Servers()
+    servers = ServersInThread()
     try:
         async with make(servers.cluster, handlers[kind]):
             await send(servers.cluster.namesrv_address, "T", "long")

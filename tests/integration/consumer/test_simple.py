@@ -2,15 +2,161 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from rocketpy import AdminClient, ClientConfig, Message, MessageExt, Producer, SimpleConsumer, sync
+from rocketpy.errors import ClientClosed, MessageInvalid, UsageError
+from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.headers import ANY_QUEUE, PollingInfoRequestHeader, PollingInfoResponseHeader
 from rocketpy_broker.embedded import EmbeddedCluster
-from tests.integration.pop_cases import CASES
+from tests.integration.pop_cases import CASES, FIRST, MINUTE, SECOND, ServersInThread, receive, send
+from tests.integration.raw_client import RawClient
+from tests.integration.sdk_groups import SETTINGS
+from tests.waiting import LIMIT_S
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 async def test_simple_consumers(cluster: EmbeddedCluster, case: Callable[[str], Awaitable[None]]) -> None:
     """A job would be lost, done twice at the same time, or be delivered for ever."""
     await case(cluster.namesrv_address)
+
+
+def make(cluster: EmbeddedCluster, *topics: str, name: str = "", namespace: str = "") -> SimpleConsumer:
+    """A consumer of these topics."""
+    client = ClientConfig(instance_name=name, namespace=namespace)
+    consumer = SimpleConsumer("g", cluster.namesrv_address, config=FIRST, client=client)
+    for topic in topics:
+        consumer.subscribe(topic)
+    return consumer
+
+
+async def test_all_brokers_and_topics_have_their_turn() -> None:
+    """Messages on a second broker, or of a second topic, would wait until the first has none."""
+    async with EmbeddedCluster(brokers=2, settings=SETTINGS) as cluster:
+        async with AdminClient(cluster.namesrv_address) as admin:
+            for topic in ("A", "B"):
+                await admin.create_topic(topic, 1)
+        for topic in ("A", "B"):
+            await send(cluster.namesrv_address, topic, *map(str, range(20)))
+        async with make(cluster, "A", "B") as consumer:
+            found = [(await consumer.receive())[0] for _ in range(8)]
+            assert len({(message.topic, message.queue.broker_name) for message in found[:4]}) == 4
+            await consumer.ack_many(found)
+            rest = await receive(consumer, 32)
+            await consumer.ack_many(rest)
+            assert await consumer.receive(1, MINUTE, 1 * SECOND) == []
+
+
+async def test_a_broker_that_is_away_hides_no_other() -> None:
+    """Workers would be idle while the messages of other brokers wait."""
+    async with EmbeddedCluster(brokers=2, settings=SETTINGS) as cluster:
+        async with AdminClient(cluster.namesrv_address) as admin:
+            await admin.create_topic("A", 1)
+        async with make(cluster, "A") as consumer:
+            await send(cluster.namesrv_address, "A", *map(str, range(20)))
+            await cluster.brokers[0].close()
+            found = await receive(consumer, 10)
+            assert {message.queue.broker_name for message in found} == {"broker-b"}
+            assert any("no messages of A from broker" in text for text in consumer.health().problems)
+
+
+async def test_a_namespace_is_kept(cluster: EmbeddedCluster) -> None:
+    """A worker would get jobs of another tenant, or could not acknowledge its own."""
+    client = ClientConfig(namespace="tenant")
+    async with Producer("p", cluster.namesrv_address, client=client) as producer:
+        await producer.send(Message("T", b"own"))
+    await send(cluster.namesrv_address, "T", "other")
+    async with make(cluster, "T", namespace="tenant") as consumer:
+        (message,) = await receive(consumer, 1)
+        assert (message.topic, message.body) == ("T", b"own")
+        await consumer.release(message)
+        (message,) = await receive(consumer, 1)
+        assert (message.topic, message.delivery_attempt) == ("T", 2)
+        await consumer.ack(message)
+        assert await consumer.receive(1, MINUTE, 3 * SECOND) == []
+
+
+async def test_a_cancelled_call_gives_back_what_arrives(cluster: EmbeddedCluster) -> None:
+    """A message would be hidden from everyone for its whole invisible time."""
+    async with make(cluster, "T") as consumer:
+        waiting = asyncio.ensure_future(consumer.receive(1, 10 * MINUTE))
+        await until_held(cluster)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await send(cluster.namesrv_address, "T", "late")
+        (message,) = await receive(consumer, 1)
+        assert message.body == b"late"
+
+
+async def until_held(cluster: EmbeddedCluster) -> None:
+    """Wait until the broker holds a pop of the group."""
+    header = PollingInfoRequestHeader(consumer_group="g", topic="T", queue_id=ANY_QUEUE)
+    async with await RawClient.open(cluster.brokers[0].address) as client, asyncio.timeout(LIMIT_S):
+        while True:
+            response = await client.call(RequestCode.POLLING_INFO, header)
+            if response.header_as(PollingInfoResponseHeader).polling_num:
+                return
+
+
+async def test_arguments_are_checked(cluster: EmbeddedCluster) -> None:
+    """The broker would reject them with another text, or hide a message for ever."""
+    async with make(cluster) as consumer:
+        with pytest.raises(UsageError, match=r"no subscription; call subscribe\(\)"):
+            await consumer.receive()
+        consumer.subscribe("T")
+        for count in (0, 33):
+            with pytest.raises(UsageError, match=f"max_messages is {count}; it must be from 1 to 32"):
+                await consumer.receive(count)
+        wrong: Any = 5
+        with pytest.raises(UsageError, match="invisible is 5; it must be a timedelta"):
+            await consumer.receive(1, wrong)
+        with pytest.raises(UsageError, match="from 1 ms to 3 days"):
+            await consumer.receive(1, timedelta(days=4))
+        with pytest.raises(MessageInvalid, match="is not a received message"):
+            await consumer.ack(wrong)
+
+
+async def test_close_ends_waiting_calls_and_iterations(cluster: EmbeddedCluster) -> None:
+    """The program could not end, or an iteration would raise at its end."""
+    consumer = make(cluster, "T")
+    await consumer.start()
+
+    async def iterate() -> list[MessageExt]:
+        return [message async for message in consumer]
+
+    iterating = asyncio.ensure_future(iterate())
+    waiting = asyncio.ensure_future(consumer.receive())
+    await until_held(cluster)
+    await consumer.close()
+    assert await iterating == []
+    with pytest.raises(ClientClosed):
+        await waiting
+
+
+def test_blocking_code_receives() -> None:
+    """The blocking form would lack a method, or wait for itself."""
+    servers = ServersInThread()
+    try:
+        with sync.Producer("p", servers.cluster.namesrv_address) as producer:
+            for text in ("a", "b", "c"):
+                producer.send(Message("T", text.encode()))
+        with sync.SimpleConsumer("g", servers.cluster.namesrv_address, config=FIRST) as consumer:
+            consumer.subscribe("T")
+            seen: list[bytes] = []
+            for message in consumer:
+                seen.append(message.body)
+                if len(seen) == 2:
+                    consumer.ack(message)
+                    break
+            (last,) = consumer.receive(1, MINUTE)
+            consumer.extend(last, 2 * MINUTE)
+            consumer.ack_many([last])
+            assert sorted([*seen, last.body]) == [b"a", b"b", b"c"]
+            assert consumer.receive(1, MINUTE, 2 * SECOND) == []
+    finally:
+        servers.stop()
