@@ -29,7 +29,7 @@ def every_route(console: Console) -> list[tuple[str, str]]:
         assert isinstance(route, Route)
         assert "{" not in route.path
         found += [(method, route.path) for method in sorted(route.methods or ())]
-    changes = {"/send", "/reset", "/resend", "/resend-all", "/writes"}
+    changes = {"/send", "/reset", "/resend", "/resend-all", "/writes", "/user-change"}
     assert {path for method, path in found if method == "POST"} == changes
     assert {"/", "/broker", "/producers", "/trace", *changes} <= {
         path for method, path in found if method == "GET"
