@@ -193,7 +193,7 @@ async def test_modes_survive_a_restart_until_topic_or_group_is_deleted(tmp_path:
 
 
 async def test_a_file_of_rocketmq_is_read(tmp_path: Path) -> None:
-    """A store of RocketMQ 5 would lose the modes of its groups."""
+    """QUIRKS 78: a store of RocketMQ 5 would lose the modes of its groups."""
     tasks = Tasks("the test")
     entry = '{"consumerGroup":"g","mode":"POP","popShareQueueNum":0,"topic":"T"}'
     text = '{"messageRequestModeMap":{"T":{"g":' + entry + "}}}"

@@ -12,6 +12,9 @@ import pytest
 
 from rocketpy.protocol.bodies import (
     CreateTopicListRequestBody,
+    QueryAssignmentRequestBody,
+    RequestMode,
+    SetMessageRequestModeRequestBody,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     TopicConfig,
@@ -82,7 +85,29 @@ def requests() -> list[tuple[int, Header | None, bytes]]:
         forbid(readable=None),
         forbid(readable=False),
         forbid(readable=None),
+        set_mode("Typed", RequestMode.POP),
+        set_mode("Nowhere", RequestMode.POP),
+        set_mode("%RETRY%listed", RequestMode.POP),
+        (RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, None, b""),
+        query_assignment("Typed"),
+        query_assignment("Nowhere"),
     ]
+
+
+def set_mode(topic: str, mode: RequestMode) -> tuple[int, Header | None, bytes]:
+    """The request of mqadmin setConsumeMode."""
+    body = SetMessageRequestModeRequestBody(
+        topic=topic, consumer_group="listed", mode=mode, pop_share_queue_num=2
+    )
+    return RequestCode.SET_MESSAGE_REQUEST_MODE, None, body.encode()
+
+
+def query_assignment(topic: str) -> tuple[int, Header | None, bytes]:
+    """The request of a consumer with clientRebalance=false."""
+    body = QueryAssignmentRequestBody(
+        topic=topic, consumer_group="listed", client_id="c", strategy_name="AVG", message_model="CLUSTERING"
+    )
+    return RequestCode.QUERY_ASSIGNMENT, None, body.encode()
 
 
 def ask(broker: BrokerProcess, *asked: tuple[int, Header | None, bytes]) -> list[Answer]:
@@ -100,6 +125,7 @@ def _content(body: bytes) -> Any:
     content = json.loads(body) if body else None
     if isinstance(content, dict):
         content.pop("brokerAddr", None)
+        content.pop("dataVersion", None)
     return content
 
 
@@ -138,10 +164,20 @@ def test_attributes_go_to_java_and_back(peer: JavaPeer, namesrv: NameServerProce
         assert attributes(java, "Typed") == {"message.type": "DELAY"}
         ((_, found),) = ask(java, is_readable)
         assert found["readable"] is False
-        ask(java, update("Typed", "+message.type=FIFO"), update("Javas", "+queue.type=BatchCQ"))
+        modes = (RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, None, b"")
+        ((_, found),) = ask(java, modes)
+        assert found["messageRequestModeMap"]["Typed"]["listed"]["mode"] == "POP"
+        ask(
+            java,
+            set_mode("Typed", RequestMode.PULL),
+            update("Typed", "+message.type=FIFO"),
+            update("Javas", "+queue.type=BatchCQ"),
+        )
         java.stop()
     with OurBroker(tmp_path, namesrv.address, name="ours", store=store, conf=CONF) as broker:
         assert attributes(broker, "Typed") == {"message.type": "FIFO"}
         assert attributes(broker, "Javas") == {"queue.type": "BatchCQ"}
+        ((_, found),) = ask(broker, modes)
+        assert found["messageRequestModeMap"]["Typed"]["listed"]["mode"] == "PULL"
         ((_, found),) = ask(broker, is_readable)
         assert found["readable"] is False

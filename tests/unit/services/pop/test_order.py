@@ -133,7 +133,7 @@ async def test_the_last_pops_survive_a_restart(queue: Queue, tmp_path: Path) -> 
 
 
 def test_a_file_of_rocketmq_is_read(queue: Queue) -> None:
-    """A store of RocketMQ 5 would give messages out of order."""
+    """QUIRKS 79: a store of RocketMQ 5 would give messages out of order."""
     queue.path.write_text(
         '{"table":{"T@g":{0:{"a":"a","cm":0,"i":60000,"l":1000,"o":[5,1],"oc":{5:1},"popTime":1000}}}}'
     )
