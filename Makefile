@@ -122,7 +122,7 @@ interop: ## both directions against the real RocketMQ 4.6.0 (needs Maven and a J
 mqadmin: $(VENV)/.ready-bench ## mqadmin of 4.6.0 and 4.9.7 with both servers; writes docs/reference/mqadmin.md
 	@$(PY) -m tests.interop.mqadmin
 
-interop-all: ## the interop cases with servers of 4.6.0, 4.9.7 and 5.3.3; writes docs/compatibility.md (an hour)
+interop-all: ## the interop cases with servers of 4.6.0, 4.9.7, 5.3.3 and 5.5.0; writes docs/compatibility.md (an hour)
 	@$(MAKE) --no-print-directory interop ARGS="--all --page $(ARGS)"
 
 interop-suite: $(VENV)/.ready-bench ## RocketMQ 5.3.3's own tests on our servers; ARGS is the path of its checkout

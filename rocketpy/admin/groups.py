@@ -257,7 +257,7 @@ class Groups:
         """Delete a consumer group, with its retry topic and dead letters.
 
         A missing group is not an error. Brokers that create groups by themselves create it again when a
-        member is online.
+        member is online; a broker of 5.5.0 always does, with default settings.
 
         Args:
             group: The name of the group.

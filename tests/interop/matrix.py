@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +26,26 @@ _OURS: Final = re.compile(
     r"(?:our SDK|our consumers|Spark) -> java namesrv \+ java broker"
     r"(?: \(binary\))?(?: of (?P<version>[\d.]+))?"
 )
+_THEIRS: Final = re.compile(
+    r"(?P<client>Java client|Java client's features|Java examples|Java lite pull consumer|clients with keys"
+    r"|Go client)"
+    r"(?: of (?P<version>[\d.]+))?(?: \(\w+\))? -> our (?:namesrv \+ our broker|servers)"
+)
+_VERSION_OF_CASE: Final = re.compile(r"\[(\d\.\d\.\d)\b")
+_GO: Final = "Go"
+_CLIENTS: Final = (*_VERSIONS, _GO)
+_CLIENT_FEATURES: Final = {
+    "test_java_clients": "Applications: sends, transactions, push, pull and look-ups",
+    "test_java_features": "Each feature of the client, with timers and recall",
+    "test_java_examples": "RocketMQ's examples",
+    "test_java_deferred": "RocketMQ's examples: transactions, request-reply and delays",
+    "test_java_push_consumers": "RocketMQ's examples: consumers that join groups",
+    "test_java_lite_pull": "Lite pull consumer",
+    "test_assigned_queues": "Push consumer whose queues the broker assigns",
+    "test_first_messages": "Topics that an application creates at its start",
+    "test_access_control": "Access control: clients with keys",
+    "test_go_client": "rocketmq-client-go",
+}
 _FEATURES: Final = {
     "test_mqproducer": "Producer: each method and setting of Java's `MQProducer`",
     "test_mqconsumer": "Consumers: push, lite pull and pull",
@@ -56,16 +76,24 @@ differently.
 """
 _TAIL: Final = """
 - Some rows have more cases with 4.6.0: these run with headers in JSON and in binary.
-- RocketMQ 5.3.3 has ACL 2.0, and ignores the setting `aclEnable` of ACL 1.0. Clients sign requests as before.
-  Consumers need the actions Sub and Get on their topics. Accounts that a broker migrates from `plain_acl.yml`
-  lack Get, until `mqadmin updateAcl` adds it.
+- RocketMQ 5.3.3 and 5.5.0 have ACL 2.0, and ignore the setting `aclEnable` of ACL 1.0. Clients sign requests
+  as before. Consumers need the actions Sub and Get on their topics. Accounts that a broker migrates from
+  `plain_acl.yml` lack Get, until `mqadmin updateAcl` adds it.
 - `rocketpy acl` is for accounts of ACL 1.0; `rocketpy user` and `rocketpy policy` are for users and policies
   of ACL 2.0. A broker with the other kind rejects these requests. `AdminClient.accounts` has both.
-- Brokers of 4.9.7 and 5.3.3 handle the sends of a connection on several threads: messages in flight together
+- Brokers from 4.9 on handle the sends of a connection on several threads: messages in flight together
   may change their order ([sending](guides/sending.md#many-in-flight)).
+- A broker of 5.5.0 creates a deleted group again, with default settings, unless its offsets are deleted, too:
+  `mqadmin deleteSubGroup -r true`.
 - rocketpy uses the remoting protocol, which name servers and brokers of 5.x serve, and not the gRPC proxy.
 """
 
+_CLIENTS_HEAD: Final = """
+## Other clients with rocketpy's servers
+
+RocketMQ's Java client of each version, and its Go client. An empty cell has no cases.
+
+"""
 _PAIRING_WORDS: Final = (
     '"our" means rocketpy\'s and "java" RocketMQ\'s. "SDK" means the clients, "namesrv" the name server.'
 )
@@ -83,23 +111,47 @@ def add_results(results: Results) -> Results:
 def page(cases: Mapping[str, str], results: Results) -> str:
     """Return the page of these results. cases: the direction of each case that exists."""
     ours: dict[str, dict[str, list[str]]] = {feature: {} for feature in _FEATURES.values()}
+    theirs: dict[str, dict[str, list[str]]] = {feature: {} for feature in _CLIENT_FEATURES.values()}
     others: dict[str, list[str]] = {}
     for case, direction in cases.items():
         outcome = results.get(case, NOT_RUN)
-        feature, match = _FEATURES.get(Path(case.partition("::")[0]).stem), _OURS.fullmatch(direction)
+        module = Path(case.partition("::")[0]).stem
+        feature, match = _FEATURES.get(module), _OURS.fullmatch(direction)
         version = match["version"] or DEFAULT_VERSION if match is not None else None
         if feature is not None and version in _VERSIONS:
             ours[feature].setdefault(version, []).append(outcome)
+        elif module in _CLIENT_FEATURES and (client := _client(case, direction)) in _CLIENTS:
+            theirs[_CLIENT_FEATURES[module]].setdefault(client, []).append(outcome)
         else:
             others.setdefault(direction or "(other cases)", []).append(outcome)
-    return "".join([_HEAD, *_features(ours), _TAIL, *_directions(others)])
+    clients = _features(theirs, _CLIENTS, none="")
+    return "".join(
+        [
+            _HEAD,
+            *_features(ours, _VERSIONS, none=NOT_RUN),
+            _TAIL,
+            _CLIENTS_HEAD,
+            *clients,
+            *_directions(others),
+        ]
+    )
 
 
-def _features(ours: dict[str, dict[str, list[str]]]) -> Iterator[str]:
-    yield f"| | {' | '.join(_VERSIONS)} |\n|---|{'---|' * len(_VERSIONS)}\n"
-    for feature, versions in ours.items():
-        cells = " | ".join(_cell(versions.get(version, [])) for version in _VERSIONS)
-        yield f"| {feature} | {cells} |\n"
+def _client(case: str, direction: str) -> str | None:
+    """Return the column of a case with rocketpy's servers and another client; None for other cases."""
+    match = _THEIRS.fullmatch(direction)
+    if match is None or match["client"] == "Go client":
+        return _GO if match is not None else None
+    named = _VERSION_OF_CASE.search(case)
+    return match["version"] or (named[1] if named is not None else DEFAULT_VERSION)
+
+
+def _features(rows: dict[str, dict[str, list[str]]], columns: Sequence[str], *, none: str) -> Iterator[str]:
+    """Yield a table of passed cases. none: the text for a cell without a case."""
+    yield f"| | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}\n"
+    for feature, cells in rows.items():
+        texts = " | ".join(_cell(cells[column]) if column in cells else none for column in columns)
+        yield f"| {feature} | {texts} |\n"
 
 
 def _directions(others: dict[str, list[str]]) -> Iterator[str]:

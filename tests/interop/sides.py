@@ -55,9 +55,7 @@ accounts:
 """
 """The file plain_acl.yml with the operator's account only, an administrator's."""
 
-NEWER_VERSIONS = ("4.9.7", "5.3.3")
-NEWER_CLIENTS = (*NEWER_VERSIONS, "5.5.0")
-"""Versions of Java clients that run with our servers."""
+NEWER_VERSIONS = ("4.9.7", "5.3.3", "5.5.0")
 JAVA_CLIENT = (
     Side("Java client", "java", "java"),  # checks the test setup
     Side("Java client", "our", "our"),
@@ -65,7 +63,7 @@ JAVA_CLIENT = (
     Side("Java client", "our", "java"),
     Side("Java client", "our", "java", BINARY_HEADERS),
     Side("Java client", "java", "our"),
-    *(Side("Java client", "our", "our", client_version=version) for version in NEWER_CLIENTS),
+    *(Side("Java client", "our", "our", client_version=version) for version in NEWER_VERSIONS),
 )
 EXAMPLES = (
     Side("Java examples", "java", "java"),

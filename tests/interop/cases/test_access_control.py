@@ -19,7 +19,7 @@ from tests.interop.cluster import BINARY_HEADERS, Cluster
 from tests.interop.java_member import JavaMember
 from tests.interop.java_peer import JavaPeer, make_home
 from tests.interop.processes import JavaBroker
-from tests.interop.sides import NEWER_CLIENTS, Side, serve
+from tests.interop.sides import NEWER_VERSIONS, Side, serve
 
 pytestmark = pytest.mark.interop
 
@@ -49,7 +49,7 @@ SIDES = (
     Side("clients with keys", "java", "our"),
     *(
         Side("clients with keys", "our", "our", codec, client_version=version)
-        for version in NEWER_CLIENTS
+        for version in NEWER_VERSIONS
         for codec in ({}, BINARY_HEADERS)
     ),
 )

@@ -176,7 +176,7 @@ async def test_dead_letters_of_an_orderly_group(servers: Cluster, side: Side) ->
                 return await letters() == 1 or None
 
             assert await eventually(has_letter, 60)
-            if side.version == "5.3.3":
+            if side.version.startswith("5."):
                 with pytest.raises(RocketError, match="Close the group's consumers") as failed:
                     await admin.dead_letters.resend_all(group)
                 assert failed.value.outcome is Outcome.STORED
@@ -184,7 +184,7 @@ async def test_dead_letters_of_an_orderly_group(servers: Cluster, side: Side) ->
             else:
                 assert (await admin.dead_letters.resend_all(group)).resent == 1
                 assert await eventually(handled_again, 60)
-        if side.version == "5.3.3":
+        if side.version.startswith("5."):
             letter = (await admin.dead_letters.fetch(group)).messages[0]
             await admin.dead_letters.resend(letter)
             async with consumer():

@@ -1,4 +1,4 @@
-"""`AdminClient.topics` and `AdminClient.groups` with RocketMQ's servers of three versions."""
+"""`AdminClient.topics` and `AdminClient.groups` with RocketMQ's servers of four versions."""
 
 from __future__ import annotations
 
@@ -174,6 +174,9 @@ async def test_groups_are_administered(servers: Cluster) -> None:
         assert await settings() == GroupSettings(max_retries=3, broadcast=False, enabled=False)
         assert await admin.groups.members(group) == ()
         await admin.groups.delete(group)
+        if servers.version == "5.5.0":  # creates it again, unless its offsets are deleted, too
+            assert await settings() == GroupSettings()
+            return
         assert await settings() is None
         await admin.groups.delete(group)
         with pytest.raises(BrokerError, match=f"no group {group}"):

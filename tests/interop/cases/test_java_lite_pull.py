@@ -13,7 +13,7 @@ from tests.interop import probe
 from tests.interop.cluster import Cluster
 from tests.interop.java_member import JavaMember
 from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer
-from tests.interop.sides import NEWER_CLIENTS, OPERATOR, OPERATOR_ACL, Side, serve
+from tests.interop.sides import NEWER_VERSIONS, OPERATOR, OPERATOR_ACL, Side, serve
 from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.interop
@@ -41,7 +41,7 @@ def servers(peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.mark.parametrize("how", ["subscribe", "assign"])
-@pytest.mark.parametrize("version", [DEFAULT_VERSION, *NEWER_CLIENTS])
+@pytest.mark.parametrize("version", [DEFAULT_VERSION, *NEWER_VERSIONS])
 async def test_every_message_arrives(
     servers: Cluster, peer: JavaPeer, tmp_path: Path, version: str, how: str
 ) -> None:

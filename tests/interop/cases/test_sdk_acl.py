@@ -34,14 +34,13 @@ from rocketpy.protocol.remoting.command import Command
 from tests.interop.accounts import has_acl_2, refusals, serve_with_accounts, write_accounts
 from tests.interop.cluster import Cluster, only_broker
 from tests.interop.java_peer import JavaPeer
-from tests.interop.sides import ALL_VERSIONS, NEWER, NEWER_CLIENTS, OPERATOR, OUR_SDK, Side, serve
+from tests.interop.sides import ALL_VERSIONS, NEWER, OPERATOR, OUR_SDK, Side, serve
 from tests.mqconsumer.group import BROKER_SETTINGS, FIRST, Seen, until
 from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.interop
 
-NEWEST = Side("our SDK", "java", "java", version=NEWER_CLIENTS[-1])
-SIDES = (OUR_SDK[0], OUR_SDK[1], NEWER[0], ALL_VERSIONS[1], pytest.param(NEWEST, marks=pytest.mark.versions))
+SIDES = (OUR_SDK[0], OUR_SDK[1], NEWER[0], *ALL_VERSIONS[1:])
 WRITER = Credentials(access_key="acl-writer", secret_key="12345678")
 READER = Credentials(access_key="acl-reader", secret_key="87654321")
 FORGER = Credentials(access_key="acl-writer", secret_key="87654321")

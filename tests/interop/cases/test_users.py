@@ -16,11 +16,11 @@ from tests.interop import probe
 from tests.interop.accounts import ACL_2, as_operator
 from tests.interop.cluster import Cluster
 from tests.interop.java_peer import JavaPeer
-from tests.interop.sides import NEWER_CLIENTS, OPERATOR, Side, serve
+from tests.interop.sides import NEWER_VERSIONS, OPERATOR, Side, serve
 
 pytestmark = pytest.mark.interop
 
-VERSIONS = [version for version in NEWER_CLIENTS if version.startswith("5.")]
+VERSIONS = [version for version in NEWER_VERSIONS if version.startswith("5.")]
 JAVA = [Side("our SDK", "java", "java", version=version) for version in VERSIONS]
 OURS = [Side("mqadmin", "our", "our", client_version=version) for version in VERSIONS]
 APP = Credentials(access_key="app", secret_key="app-secret")
