@@ -3,9 +3,9 @@
     python -m tools.bench.celery_jobs --jobs 100 --seconds 5 --workers 8 --queues 4
     python -m tools.bench.celery_jobs --broker redis          # the same on redis-server, if it is installed
 
-Each worker is a process of its own with the pool solo. One of them is killed with SIGKILL after a quarter of
-the jobs, and replaced at once, as a supervisor would. Exits with 1 if a job was lost, if a job ran on two
-workers at the same time, or if another job than the killed worker's ran again. Redis also needs
+Each worker has a process of its own, or several with --processes. One worker is killed with SIGKILL after a
+quarter of the jobs, and replaced at once, as a supervisor would. Exits with 1 if a job was lost, if one ran
+on two workers at the same time, or if another job than the killed worker's ran again. Redis also needs
 `pip install "redis>=6.1,<7"`.
 """
 
@@ -50,9 +50,9 @@ notes = os.open(pathlib.Path(__file__).with_name("notes"), os.O_WRONLY | os.O_AP
 
 @app.task
 def job(number, seconds):
-    os.write(notes, f"start {number} {os.getpid()} {time.time()}\\n".encode())
+    os.write(notes, f"start {number} {os.environ['TRIAL_WORKER']} {time.time()}\\n".encode())
     time.sleep(seconds)
-    os.write(notes, f"end {number} {os.getpid()} {time.time()}\\n".encode())
+    os.write(notes, f"end {number} {os.environ['TRIAL_WORKER']} {time.time()}\\n".encode())
 """
 _LIMIT_S: Final = 900
 
@@ -61,7 +61,7 @@ class Run(NamedTuple):
     """One run of a job; `end` is None for one that was killed."""
 
     number: int
-    pid: int
+    worker: str
     start: float
     end: float | None
 
@@ -79,7 +79,7 @@ class Trial:
             "TRIAL_QUEUES": str(options.queues),
             "TRIAL_VISIBILITY": str(options.visibility),
         }
-        self._workers: list[subprocess.Popen[bytes]] = []
+        self._workers: dict[str, subprocess.Popen[bytes]] = {}
         self._names = itertools.count(1)
         (folder / "trial.py").write_text(_APPLICATION, "utf-8")
         self._broker = broker
@@ -87,30 +87,24 @@ class Trial:
     def start_worker(self) -> None:
         """Start a worker without waiting."""
         name = f"worker{next(self._names)}"
-        command = (
-            sys.executable,
-            "-m",
-            "celery",
-            "-A",
-            "trial",
-            "worker",
-            "--pool=solo",
-            "-n",
-            f"{name}@here",
-        )
+        pool = ("--pool=solo",) if self._options.processes == 1 else ("-c", str(self._options.processes))
+        command = (sys.executable, "-m", "celery", "-A", "trial", "worker", *pool, "-n", f"{name}@here")
         quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel=INFO")
         with (self._folder / f"{name}.log").open("wb") as log:
-            self._workers.append(
-                subprocess.Popen(
-                    (*command, *quiet), cwd=self._folder, env=self._environment, stdout=log, stderr=log
-                )
+            self._workers[name] = subprocess.Popen(
+                (*command, *quiet),
+                cwd=self._folder,
+                env=self._environment | {"TRIAL_WORKER": name},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def ready(self) -> int:
         """The number of workers that have started. Raises RuntimeError if one has ended."""
-        for worker in self._workers:
+        for name, worker in self._workers.items():
             if worker.poll() is not None:
-                raise RuntimeError((self._folder / "worker1.log").read_text("utf-8"))
+                raise RuntimeError((self._folder / f"{name}.log").read_text("utf-8"))
         return sum(b" ready." in log.read_bytes() for log in self._folder.glob("worker*.log"))
 
     def send(self) -> None:
@@ -122,35 +116,36 @@ class Trial:
 
     def runs(self) -> list[Run]:
         """All runs so far."""
-        starts: dict[tuple[int, int], float] = {}
-        ends: dict[tuple[int, int], float] = {}
+        starts: dict[tuple[int, str], float] = {}
+        ends: dict[tuple[int, str], float] = {}
         path = self._folder / "notes"
         for line in path.read_text("utf-8").splitlines() if path.exists() else ():
-            kind, number, pid, at = line.split()
-            (starts if kind == "start" else ends)[int(number), int(pid)] = float(at)
+            kind, number, worker, at = line.split()
+            (starts if kind == "start" else ends)[int(number), worker] = float(at)
         return [Run(*key, start, ends.get(key)) for key, start in sorted(starts.items())]
 
     def done(self) -> int:
         """The number of jobs that have ended."""
         return len({run.number for run in self.runs() if run.end is not None})
 
-    def kill_one(self) -> int:
-        """Kill a worker that runs a job; return its process id."""
-        busy = {run.pid for run in self.runs() if run.end is None}
-        victim = next(worker for worker in self._workers if worker.pid in busy)
-        victim.kill()
+    def kill_one(self) -> str:
+        """Kill a worker that runs jobs, with all its processes; return its name."""
+        busy = {run.worker for run in self.runs() if run.end is None}
+        name = next(name for name in self._workers if name in busy)
+        victim = self._workers.pop(name)
+        os.killpg(victim.pid, signal.SIGKILL)
         victim.wait()
-        return victim.pid
+        return name
 
     def stop(self) -> None:
         """End all workers."""
-        for worker in self._workers:
+        for worker in self._workers.values():
             worker.send_signal(signal.SIGTERM)
-        for worker in self._workers:
-            try:
+        for worker in self._workers.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 worker.wait(30)
-            except subprocess.TimeoutExpired:
-                worker.kill()
+            if worker.poll() is None:
+                os.killpg(worker.pid, signal.SIGKILL)
                 worker.wait()
 
 
@@ -192,14 +187,14 @@ def redis_server(folder: Path) -> Iterator[str]:
             process.terminate()
 
 
-def judge(runs: list[Run], jobs: int, killed: int | None) -> list[str]:
+def judge(runs: list[Run], jobs: int, killed: str | None) -> list[str]:
     """What is wrong with the runs."""
     wrong = []
     if missing := set(range(jobs)) - {run.number for run in runs if run.end is not None}:
         wrong.append(f"{len(missing)} jobs did not end: {sorted(missing)[:10]}")
     by_number = {number: [run for run in runs if run.number == number] for number in range(jobs)}
     for number, found in by_number.items():
-        if len(found) > 1 and not any(run.pid == killed for run in found):
+        if len(found) > 1 and not any(run.worker == killed for run in found):
             wrong.append(f"job {number} ran {len(found)} times, and no run was the killed worker's")
         spans = sorted((run.start, run.end) for run in found if run.end is not None)
         wrong += [
@@ -218,6 +213,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=5.0, help="duration of a job")
     parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--processes", type=int, default=1, help="processes of each worker")
     parser.add_argument("--queues", type=int, default=4, help="queues of the topic")
     parser.add_argument("--visibility", type=float, default=10.0, help="visibility timeout in seconds")
     parser.add_argument("--broker", choices=("rocketpy", "redis"), default="rocketpy")
@@ -246,8 +242,8 @@ def main() -> int:
     wrong = judge(runs, options.jobs, killed)
     print(
         f"celery_jobs: {options.broker}, {options.jobs} jobs of {options.seconds:g} s, "
-        f"{options.workers} workers, {options.queues} queues: {took:.1f} s, {len(runs)} starts, "
-        f"{len({run.pid for run in runs})} processes"
+        f"{options.workers} workers of {options.processes} processes, {options.queues} queues: {took:.1f} s, "
+        f"{len(runs)} starts"
     )
     for text in wrong:
         print(f"celery_jobs: {text}")

@@ -24,7 +24,7 @@ def decode(body: bytes) -> Payload:
     """Return kombu's message. Any other body becomes the body of a message without headers."""
     try:
         payload = loads(body.decode())
-    except (ValueError, TypeError, RecursionError):
+    except Exception:  # noqa: BLE001 - kombu's decoders of types raise anything for what they do not expect
         payload = None
     if isinstance(payload, dict) and isinstance(payload.get("properties"), dict) and "body" in payload:
         return payload
@@ -41,10 +41,9 @@ def mark_delivered(payload: Payload, queue: str, tag: str, *, redelivered: bool)
     """Set what differs in each delivery of a message."""
     properties = payload["properties"]
     properties["delivery_tag"] = tag
-    info = properties.setdefault("delivery_info", {})
-    if isinstance(info, dict):
-        info["queue"] = queue
-        info["redelivered"] = redelivered
+    if not isinstance(properties.get("delivery_info"), dict):
+        properties["delivery_info"] = {}
+    properties["delivery_info"].update(queue=queue, redelivered=redelivered)
     if redelivered:
         payload["redelivered"] = True
 
@@ -78,5 +77,5 @@ def expiry_ms(payload: Mapping[str, Any], born_ms: int) -> float:
     expiration = payload["properties"].get("expiration")
     try:
         return math.inf if expiration is None else born_ms + int(expiration)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.inf

@@ -27,7 +27,7 @@ app = Celery("shop", broker="rocketmq://")
 app.conf.update(
     task_acks_late=True, task_reject_on_worker_lost=True, worker_prefetch_multiplier=1,
     broker_connection_retry_on_startup=True, worker_hijack_root_logger=False,
-    broker_transport_options={"visibility_timeout": 3, "wait_time_seconds": 1},
+    broker_transport_options={"visibility_timeout": 8, "wait_time_seconds": 1},
 )
 folder = pathlib.Path(__file__).parent
 
