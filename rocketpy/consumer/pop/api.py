@@ -370,7 +370,11 @@ class PopApi(ConsumerApi):
         expired = [index for index, handle in handles if self.is_expired(handle.receipt)]
         try:
             connection = await self.find_master(topic, broker_name)
-            require_success(await connection.request(command, self.timeout_ms), broker_name)
+            response = await connection.request(command, self.timeout_ms)
+            if response.code == ResponseCode.NO_MESSAGE:  # rocketpy's broker: none is in flight any more
+                expired = [index for index, _ in handles]
+            else:
+                require_success(response, broker_name)
         except RocketError as error:
             errors.update((index, error) for index, _ in handles)
             return

@@ -21,13 +21,14 @@ from typing import Final
 
 from rocketpy.client.instance import ClientInstance
 from rocketpy.consumer.config import ConsumeFrom, PushConfig
+from rocketpy.consumer.fetch.consumer_api import is_lasting
 from rocketpy.consumer.fetch.process_queue import Limits, ProcessQueue
 from rocketpy.consumer.fetch.puller import PullContext, Puller
 from rocketpy.consumer.handling.send_back import SendBack
 from rocketpy.consumer.handling.service import ConsumeService
 from rocketpy.consumer.pop.api import PopApi, PopSettings
 from rocketpy.consumer.pop.extender import Extender
-from rocketpy.errors import ReceiptExpired, RocketError
+from rocketpy.errors import RocketError
 from rocketpy.hooks import SettleListener
 from rocketpy.message.decode import undecodable
 from rocketpy.message.message import MessageExt
@@ -127,7 +128,7 @@ class MessageSharing:
             left = [
                 left[index]
                 for index, error in errors.items()
-                if not isinstance(error, ReceiptExpired) and left[index].receipt is not None
+                if not is_lasting(error) and left[index].receipt is not None
             ]
             if left:
                 await asyncio.sleep(pause_s)

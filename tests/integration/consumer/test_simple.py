@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rocketpy import AdminClient, ClientConfig, Message, MessageExt, Producer, SimpleConsumer, sync
-from rocketpy.errors import ClientClosed, MessageInvalid, UsageError
+from rocketpy.errors import AcksFailed, ClientClosed, MessageInvalid, ReceiptExpired, UsageError
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import ANY_QUEUE, PollingInfoRequestHeader, PollingInfoResponseHeader
 from rocketpy_broker.embedded import EmbeddedCluster
@@ -160,3 +160,16 @@ def test_blocking_code_receives() -> None:
             assert consumer.receive(1, MINUTE, 2 * SECOND) == []
     finally:
         servers.stop()
+
+
+async def test_expired_messages_are_acknowledged_too_late(cluster: EmbeddedCluster) -> None:
+    """A worker would repeat the acknowledgement for ever, or take its work for done once."""
+    await send(cluster.namesrv_address, "T", *"abc")
+    async with make(cluster, "T") as consumer:
+        found = await receive(consumer, 3, 1 * SECOND)
+        again = await receive(consumer, 3)
+        with pytest.raises(AcksFailed, match="3 of 3 messages are not acknowledged") as failed:
+            await consumer.ack_many(found)
+        assert [type(error) for _, error in failed.value.failed] == [ReceiptExpired] * 3
+        assert {message.receipt for message in found} == {None}
+        await consumer.ack_many(again)
