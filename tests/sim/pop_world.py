@@ -37,6 +37,7 @@ from rocketpy_broker.store import (
     StoreConfig,
 )
 from rocketpy_broker.store.files.store_lock import StoreLock
+from rocketpy_broker.store.message_store import finish
 from tests.crash.disk import Crash, Operation, RecordingDisk
 
 ROOT: Final = Path("/store")
@@ -65,7 +66,7 @@ class Delivery:
     """Of the delivery of this message, from 0."""
     is_of_rocketmq: bool = False
     has_timer: bool = False
-    """Whether it was acknowledged at RocketMQ."""
+    """Whether its acknowledgement is a timer."""
     is_used: bool = False
     """Whether it was acknowledged, or has another receipt."""
 
@@ -210,7 +211,7 @@ class World:
         self.points.renew(self.now, 1000)
         progress = self.points.progress()
         self.store.flush()
-        self.points.commit(progress, is_last=True)
+        finish(self.points.committing(progress, is_last=True))
         self.save()
         self.store.close()
         self._open()
@@ -347,6 +348,7 @@ class World:
             return
         self.touched = [delivery.body]
         is_doubtful = self._is_doubtful(delivery)
+        is_known = delivery.key in self.points.in_flight.points
         gone = self.points.acknowledge(
             delivery.key, [delivery.offset], delivery.revive_queue, delivery.invisible_ms, self.now,
             self.store.append,
@@ -356,6 +358,7 @@ class World:
             self._check_receipt(delivery, accepted=not gone)
             if not gone:
                 self._used(delivery, is_acked=True)
+                delivery.has_timer = not is_known
 
     def _is_doubtful(self, delivery: Delivery) -> bool:
         """Whether an old receipt may be accepted, since timers of RocketMQ wait."""
@@ -446,7 +449,7 @@ class World:
         """End a commit."""
         if self.progress is not None and not self.points.is_loading:
             self.store.flush()
-            self.points.commit(self.progress)
+            finish(self.points.committing(self.progress))
             self.progress = None
 
     # -- running ------------------------------------------------------------------------------

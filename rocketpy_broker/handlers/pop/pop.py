@@ -300,7 +300,7 @@ class PopHandler:
         header, points = pop.header, self.service.points
         group = header.consumer_group
         begin = self._begin(header, topic, kind, queue_id)
-        end = self.store.max_offset_in_queue(topic, queue_id)
+        end = self.store.appended_in_queue(topic, queue_id)  # no dispatch for each empty queue
         wanted = header.max_msg_nums - taken.count
         if begin == end or not wanted:
             taken.rest += max(end - begin, 0)

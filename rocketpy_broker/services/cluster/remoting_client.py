@@ -29,6 +29,10 @@ class RemotingClient:
 
     async def request(self, code: int, fields: dict[str, str] | None = None) -> bytes:
         """Return the body of the response. Raises BrokerError for a code other than SUCCESS, RocketError."""
+        return bytes((await self.call(code, fields)).body)
+
+    async def call(self, code: int, fields: dict[str, str] | None = None) -> Command:
+        """Same as `request`, but return the whole response."""
         if self._channel is None or self._channel.is_closed:
             self._channel = await connect(self.address, ClientOnlyEndpoint(), self._options)
         command = Command.request(code)
@@ -37,7 +41,7 @@ class RemotingClient:
         self.responds_to_all = response.language == LANGUAGE or response.version >= VERSION_5_0_0
         if response.code != ResponseCode.SUCCESS:
             raise rejection(code, response, self.address)
-        return bytes(response.body)
+        return response
 
     def close(self) -> None:
         """Disconnect; the next request connects again."""

@@ -7,6 +7,7 @@ own. So it copies a reset, and keeps newer commits (apache/rocketmq #1094).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
@@ -20,6 +21,7 @@ from rocketpy.protocol.bodies import (
     TopicConfigSerializeWrapper,
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import GetMaxOffsetResponseHeader
 from rocketpy.runtime.progress import Jobs
 from rocketpy.runtime.tasks import PeriodicCall, Tasks
 from rocketpy.transport import Address, ChannelOptions
@@ -30,11 +32,14 @@ from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.request_modes import RequestModeTable
 from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.services.pop.formats import SEEN_GROUP
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 
 log = logging.getLogger("rocketpy.broker.sync")
 
+_WAIT_S: Final = 0.05
+_WAITS_MAX: Final = 40
 _COPY = "copy of topics and offsets from the master"
 
 WITH_VERSIONS: Final = "rocketpyVersions"
@@ -148,8 +153,10 @@ class SlaveSync:
         deleted = self.topics.deleted
         await self.topics.adopt(topics)
         await self._apply_deletions(deleted, removed, topics.data_version.timestamp)
-        offsets = await self._request(RequestCode.GET_ALL_CONSUMER_OFFSET, {WITH_VERSIONS: "true"})
-        self.offsets.merge(ConsumerOffsetSerializeWrapper.decode(offsets))
+        table = await self._request(RequestCode.GET_ALL_CONSUMER_OFFSET, {WITH_VERSIONS: "true"})
+        offsets = ConsumerOffsetSerializeWrapper.decode(table)
+        if await self._has_check_points_of(offsets, master):
+            self.offsets.merge(offsets)
         await self.delay.adopt(await self._request(RequestCode.GET_ALL_DELAY_OFFSET))
         groups = await self._request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         await self.groups.adopt(SubscriptionGroupWrapper.decode(groups))
@@ -162,6 +169,33 @@ class SlaveSync:
             await self.modes.adopt(MessageRequestModeSerializeWrapper.decode(modes))
         if self.adopt_timers is not None:
             await self._copy_timers(self.adopt_timers)
+
+    async def _has_check_points_of(
+        self, offsets: ConsumerOffsetSerializeWrapper, master: RemotingClient
+    ) -> bool:
+        """Whether this slave has the check points of all pops that the offsets of its master include.
+
+        It waits for them, for a while. As the master, it would skip messages of a pop whose check point it
+        lacks. Raises RocketError.
+        """
+        ends = {
+            (key.rpartition("@")[0], queue_id)
+            for key, queues in offsets.offset_table.items()
+            if key.endswith(f"@{SEEN_GROUP}")
+            for queue_id in queues
+        }
+        for topic, queue_id in sorted(ends):
+            fields = {"topic": topic, "queueId": str(queue_id)}
+            response = await master.call(RequestCode.GET_MAX_OFFSET, fields)
+            end = response.header_as(GetMaxOffsetResponseHeader).offset
+            for _ in range(_WAITS_MAX):
+                if self.store.max_offset_in_queue(topic, queue_id) >= end:
+                    break
+                await asyncio.sleep(_WAIT_S)
+            else:
+                log.warning("consumer offsets are not copied: this slave is behind in topic %s", topic)
+                return False
+        return True
 
     async def _copy_timers(self, adopt: Callable[[bytes, bytes], None]) -> None:
         """Copy the checkpoint and the metrics of the timers. Raises RocketError.

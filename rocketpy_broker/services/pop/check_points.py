@@ -12,7 +12,7 @@ acknowledgements as timers until the time of the check point is nearly over.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, NamedTuple
 
@@ -53,6 +53,8 @@ FIRST_POP_MS: Final = "1ST_POP_TIME"
 """Property of a revived message: when it was popped first, in ms since 1970."""
 _READ_UNITS: Final = 64
 _POSTPONE_MS: Final = 1000
+_COMMITTED_AT_ONCE: Final = 2000
+"""Offsets that are committed before others have a turn."""
 
 Append = Callable[[MessageInner], AppendReceipt]
 QueueKey = tuple[str, str, int]
@@ -126,6 +128,8 @@ class CheckPoints:
         self._committed_seen: dict[int, int] = {}
         self._next_queue = 0
         self._is_loading = True
+        self._before_ms = 0
+        """The latest time at which an earlier process has stored a record."""
         self.revived = self.dead_letters = 0
         """Totals since the start."""
 
@@ -139,9 +143,9 @@ class CheckPoints:
         self._seen.clear()
         self._last_seen, self._committed_seen = {}, {}
         self._is_loading = True
-        for topic, queue_id in list(self.store.queues.queues):
-            if topic == self.topic:
-                self._open(queue_id)
+        self._before_ms = self.store.dispatcher.last_store_timestamp
+        for queue_id in range(self.queues):  # timers of RocketMQ may be the first records of a queue
+            self._open(queue_id)
 
     def _open(self, queue_id: int) -> int:
         """Begin to read a revive queue; return the offset of its next record."""
@@ -202,6 +206,8 @@ class CheckPoints:
     def _apply(self, queue_id: int, offset: int, record: Record) -> None:
         """Apply a record of the revive topic; it may have been applied before."""
         tag = tag_of(record.properties)
+        if self._is_loading:
+            self._before_ms = max(self._before_ms, record.store_timestamp)
         try:
             if tag == CK_TAG:
                 self._apply_point(queue_id, offset, record)
@@ -328,7 +334,8 @@ class CheckPoints:
 
         A message whose time is over may be, until it is revived. After a kill, it may have a copy already.
         """
-        return [] if point.may_have_copies and now_ms >= point.revive_ms else point.left()
+        may_be_revived = point.may_have_copies and max(now_ms, self._before_ms) >= point.revive_ms
+        return [] if may_be_revived else point.left()
 
     def _append_ack(self, ack: Acknowledgement, revive_queue: int, now_ms: int, append: Append) -> None:
         tag, body = ack.encode()
@@ -491,7 +498,7 @@ class CheckPoints:
 
     @property
     def is_uncommitted(self) -> bool:
-        """Whether another call of `commit` would change offsets."""
+        """Whether another call of `committing` would change offsets."""
         return bool(self._popped) or self._last_seen != self._committed_seen
 
     def progress(self) -> Progress:
@@ -504,13 +511,15 @@ class CheckPoints:
             done[queue_id] = (end if point is None else min(end, point.offset)) - 1
         return Progress(popped, done, dict(self._read_to))
 
-    def commit(self, progress: Progress, *, is_last: bool = False) -> None:
-        """Commit offsets, except those that were reset since.
+    def committing(self, progress: Progress, *, is_last: bool = False) -> Generator[None, None, None]:
+        """Commit offsets, except those that were reset since. It yields after each `_COMMITTED_AT_ONCE`.
 
         The end of what these offsets include is committed by the next call, or by the last one at a stop: a
         save of the offsets takes a while, and may have it beside offsets of before.
         """
-        for (topic, group, queue_id), offset, committed in progress.popped:
+        for number, ((topic, group, queue_id), offset, committed) in enumerate(progress.popped, 1):
+            if number % _COMMITTED_AT_ONCE == 0:
+                yield
             was_reset = (topic, group, queue_id) in self._reset
             if not was_reset and self.offsets.get(group, topic, queue_id) == committed:
                 self.offsets.commit(group, topic, queue_id, offset, is_own=True)
@@ -524,5 +533,6 @@ class CheckPoints:
             self.offsets.commit(REVIVE_GROUP, self.topic, queue_id, offset, is_own=True)
         self._committed_seen = progress.seen if is_last else self._last_seen
         for queue_id, offset in self._committed_seen.items():
-            self.offsets.commit(SEEN_GROUP, self.topic, queue_id, offset, is_own=True)
+            if offset or progress.done.get(queue_id, -1) >= 0:
+                self.offsets.commit(SEEN_GROUP, self.topic, queue_id, offset, is_own=True)
         self._last_seen = progress.seen

@@ -175,7 +175,8 @@ class PopService:
                 renewed = points.renew(self.clock(), _RENEW_POINTS)
                 progress = points.progress()
                 await self.driver.flush()
-                points.commit(progress, is_last=is_last)
+                for _ in points.committing(progress, is_last=is_last):
+                    await asyncio.sleep(0)
             except RocketError as error:
                 self.driver.jobs.ended(_COMMIT, error)
                 log.error("cannot commit popped offsets: %s", error)

@@ -25,10 +25,11 @@ from tests.integration.broker.test_pop import (
     pop_response,
     send_all,
 )
+from tests.integration.ha_pair import caught_up, pair
 from tests.integration.processes import start, stop
 from tests.integration.raw_client import RawClient, serving
 from tests.integration.small import SMALL
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, until
 
 CONF = """
 brokerName=broker-a
@@ -224,3 +225,35 @@ async def test_kills_under_load(tmp_path: Path, rounds: int) -> None:
                 assert (await ack(client, message)).code == 0
                 acked.add(message.body)
     await stop(process)
+
+
+async def test_a_slave_goes_on_with_the_pops_of_its_master(tmp_path: Path) -> None:
+    """It would give messages to a second worker, forget acknowledgements, or skip messages."""
+    async with pair(tmp_path) as brokers:
+        master = await brokers.master(brokerRole="SYNC_MASTER")
+        slave = await brokers.start("slave", brokerRole="SLAVE", brokerId="1")
+        await caught_up(master, slave)
+        async with await RawClient.open(master.address) as client:
+            await create(client)
+            await send_all(client, "abcdef")
+            a, b, c = await pop(client, 3)
+            (d,) = await pop(client, 1, invisible_ms=4000)
+            assert (await ack(client, a)).code == 0
+            async with await RawClient.open(slave.address) as other:
+                assert (await pop_response(other)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        offsets = slave.consumers.offsets
+        await until(lambda: offsets.get("g", "T", 0) == 4)
+        async with await RawClient.open(master.address) as client:
+            e, f = await pop(client)
+        await caught_up(master, slave)
+        await brokers.stop(master)
+        await brokers.stop(slave)
+        second = await brokers.start("slave", brokerRole="ASYNC_MASTER", brokerId="0")
+        async with await RawClient.open(second.address) as client:
+            (again,) = await arrive(client, 1)
+            assert (again.body, again.record.reconsume_times) == (d.body, 1)
+            for message in (b, c, e, f, again):
+                assert (await ack(client, message)).code == 0
+            assert (await ack(client, a)).code == ResponseCode.NO_MESSAGE
+            assert await pop(client) == []
+            assert not second.delivery.pop.points.in_flight

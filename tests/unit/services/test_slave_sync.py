@@ -25,6 +25,8 @@ from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.admin import AdminHandler
 from rocketpy_broker.handlers.assignments import AssignmentHandler
 from rocketpy_broker.handlers.pull.offsets import OffsetHandler
+from rocketpy_broker.handlers.pull.query import QueryHandler
+from rocketpy_broker.services.cluster import slave_sync
 from rocketpy_broker.services.cluster.slave_sync import SlaveSync
 from rocketpy_broker.services.cluster.topic_queues import TopicQueues
 from rocketpy_broker.services.delay.scheduler import DelayService
@@ -33,6 +35,7 @@ from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.request_modes import RequestModeTable
 from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.services.pop.formats import SEEN_GROUP
 from rocketpy_broker.services.pop.order import PopOrder
 from rocketpy_broker.services.slices import Slices
 from rocketpy_broker.store import MessageStore
@@ -90,7 +93,14 @@ class Tables:
         modes = AssignmentHandler(
             self.topics, self.groups, ClientRegistry(), self.modes, queues, self.config.consume
         )
-        return HandlerServer(admin, offsets, modes)
+        query = QueryHandler(
+            self.store,
+            ClientRegistry().subscription,
+            slices=slices,
+            may_read=lambda _, __: True,
+            topics=self.topics,
+        )
+        return HandlerServer(admin, offsets, modes, query)
 
     def sync(self, interval_ms: int = 1000, may_sync: Callable[[], bool] = lambda: True) -> SlaveSync:
         """A SlaveSync that copies a master's tables into these."""
@@ -270,3 +280,28 @@ async def test_nothing_is_copied_while_it_is_not_allowed(master: Tables, slave: 
         is_allowed = True
         await until(lambda: slave.topics.get("T") is not None)
         await sync.close()
+
+
+async def test_offsets_wait_for_the_check_points_of_pops(
+    master: Tables, slave: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the master, a slave would skip the messages of pops whose check points it lacks."""
+    monkeypatch.setattr(slave_sync, "_WAITS_MAX", 2)
+    master.store.open()
+    slave.store.open()
+    topic = "rmq_sys_REVIVE_LOG_c"
+    put(master.store, 1, topic=topic)
+    master.offsets.commit(SEEN_GROUP, topic, 0, 0)
+    master.offsets.commit("g", "T", 0, 7)
+    sync = slave.sync()
+    server = master.server()
+    async with running(server):
+        sync.follow(server.address)
+        await sync.sync_all()
+        assert slave.offsets.get("g", "T", 0) is None
+        put(slave.store, 1, topic=topic)
+        await sync.sync_all()
+        assert slave.offsets.get("g", "T", 0) == 7
+        await sync.close()
+    master.store.close()
+    slave.store.close()
