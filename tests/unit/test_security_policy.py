@@ -37,6 +37,7 @@ ALLOWED = {
         "rocketpy/protocol/message/compression.py",
         "import_module",
     ): "one of two packages named in its own table",
+    ("integrations/kombu/rocketpy_kombu/session.py", "multiprocessing.util"): "calls at the end of a worker",
     ("rocketpy_broker/cli/process.py", "ctypes"): "mallopt of the process's own C library",
 }
 

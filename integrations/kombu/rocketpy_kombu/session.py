@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures.thread  # noqa: F401 - its exit function must be registered before ours
 import contextlib
-import importlib
 import logging
 import os
 import threading
@@ -215,9 +215,7 @@ def release_session(session: Session) -> None:
 
 # After kombu's channels, which release their messages with priority 1.
 Finalize(None, _sessions.close_all, exitpriority=0)
-# The servers inside this process need its thread pools, which the interpreter closes before it calls
-# atexit. Their module is imported before, since the interpreter calls what was registered last first.
-importlib.import_module("concurrent.futures.thread")
+# The servers inside this process need its thread pools, which the interpreter closes before it calls atexit.
 threading._register_atexit(_sessions.close_all, only_embedded=True)  # type: ignore[attr-defined] # noqa: SLF001
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_sessions.forget)
