@@ -151,7 +151,10 @@ class ClientHandler:
             )
         self._report_conflicts(channel, beat)
         self._notify(changed)
-        response = request.reply(header=HeartbeatResponseHeader.of(self.features))
+        header = HeartbeatResponseHeader.of(self.features)
+        if beat.without_sub:  # a broker of 5.x, which was at this address before, has them
+            header.is_sub_change = True
+        response = request.reply(header=header)
         if not making:
             return response
 

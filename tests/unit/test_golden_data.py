@@ -7,7 +7,9 @@ import pytest
 from tests import golden_data
 
 RECORDINGS = [
-    (folder, name) for folder in ("remoting", "ha", "dledger") for name in golden_data.scenarios(folder)
+    (folder, name)
+    for folder in ("remoting", "ha", "dledger", "clients")
+    for name in golden_data.scenarios(folder)
 ]
 
 

@@ -58,6 +58,8 @@ class HeartbeatData(Body, kw_only=True):
     client_id: str = field(name="clientID")
     producer_data_set: list[ProducerData] = always_encoded([])
     consumer_data_set: list[ConsumerData] = always_encoded([])
+    without_sub: bool = False
+    """Whether a client of 5.x leaves the subscriptions out, because the broker said that it keeps them."""
 
 
 class CheckClientRequestBody(Body, kw_only=True):

@@ -34,10 +34,12 @@ class BrokerFeature(StrEnum):
 
 
 class HeartbeatResponseHeader(Header, kw_only=True):
-    """The response to HEART_BEAT (34); RocketMQ's has no fields."""
+    """The response to HEART_BEAT (34); that of 4.6.0 has no fields."""
 
     features: str | None = field(name="rocketpyFeatures", default=None)
     """Names of `BrokerFeature`, separated by commas. Clients skip names that they do not know."""
+    is_sub_change: bool | None = field(name="IS_SUB_CHANGE", default=None)
+    """Whether the client must send its subscriptions with the next heartbeat. A field of 5.x."""
 
     @classmethod
     def of(cls, features: Iterable[BrokerFeature]) -> Self:

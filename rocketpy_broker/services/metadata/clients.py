@@ -114,17 +114,20 @@ class ConsumerGroupInfo:
             self._settings[channel] = settings
             self._variants[settings] += 1
 
-    def update(self, channel: Hashable, data: ConsumerData) -> bool:
+    def update(self, channel: Hashable, data: ConsumerData, *, keeps_subscriptions: bool) -> bool:
         """Update the group from a heartbeat. Subscriptions to topics that it does not name are removed.
 
+        keeps_subscriptions: whether the heartbeat names none, because its client takes them for known.
         Returns whether a topic was added or removed.
         """
-        if self.declared.get(channel) != data:
-            self.declared[channel] = data
-            self._count(channel, settings_of(data))
         self.consume_type = data.consume_type
         self.message_model = data.message_model
         self.consume_from_where = data.consume_from_where
+        if keeps_subscriptions:
+            return False
+        if self.declared.get(channel) != data:
+            self.declared[channel] = data
+            self._count(channel, settings_of(data))
         wanted = {subscription.topic: subscription for subscription in data.subscription_data_set}
         is_changed = False
         for topic, subscription in wanted.items():
@@ -219,7 +222,7 @@ class ClientRegistry:
             is_new = channel not in group.members
             group.members[channel] = info
             memberships.setdefault((_CONSUMER, data.group_name), 0)
-            if group.update(channel, data) or is_new:
+            if group.update(channel, data, keeps_subscriptions=beat.without_sub) or is_new:
                 changed.add(data.group_name)
         return changed
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -131,6 +132,23 @@ async def beat(
         ],
     )
     return await client.call(RequestCode.HEART_BEAT, body=data.encode())
+
+
+async def test_a_heartbeat_without_subscriptions_removes_none(broker: Broker, client: RawClient) -> None:
+    """QUIRKS 81: a client of 5.x whose broker was RocketMQ's before would stop its whole group."""
+    await beat(client)
+    short = {
+        "clientID": "c@2", "heartbeatFingerprint": 1284245850, "withoutSub": True,
+        "consumerDataSet": [{"groupName": "c", "subscriptionDataSet": []}],
+    }  # fmt: skip
+    async with await RawClient.open(broker.address) as other:
+        response = await other.call(RequestCode.HEART_BEAT, body=json.dumps(short).encode())
+        assert response.ext_fields()["IS_SUB_CHANGE"] == "true"  # its next heartbeat has them
+        group = broker.consumers.clients.consumer_group("c")
+        assert group is not None
+        assert (list(group.subscriptions), group.client_ids) == (["T"], ["c@1", "c@2"])
+        full = await beat(other, "c@2")
+    assert "IS_SUB_CHANGE" not in full.ext_fields()
 
 
 # -- long polling ---------------------------------------------------------------------------------
