@@ -1,0 +1,150 @@
+"""Timed messages beside RocketMQ 5.5.0: `python -m tools.bench.timed [--messages N] [--rounds N]`.
+
+rocketpy's client sends messages that are all due at the same time, first to one broker, then to the other.
+Every second round begins with the other broker. Printed are medians of the rounds: sends a second, deliveries
+a second from the due time until the last message is in its topic, and the broker's CPU time for each message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from rocketpy import Message, Producer, PullConsumer
+from tests.interop import probe
+from tests.interop.cluster import stopping
+from tests.interop.java_peer import JavaPeer
+from tests.interop.processes import JavaBroker, JavaNameServer, OurBroker, OurNameServer
+from tools.bench.machine import usage
+from tools.bench.results import align
+from tools.bench.servers import BROKER_JVM, CONF, JAVA, Server
+
+VERSION: Final = "5.5.0"
+IN_FLIGHT: Final = 64
+BODY: Final = b"x" * 128
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One round with one broker."""
+
+    sends: float
+    """Messages a second."""
+    send_cpu_us: float
+    """CPU time of the broker for each message."""
+    deliveries: float
+    delivery_cpu_us: float
+    late_ms: int
+    """Between the due time and the last delivery."""
+
+
+async def send(producer: Producer, topic: str, count: int, due: datetime) -> float:
+    """Send messages that are due at one time; return the seconds that this took."""
+    numbers = iter(range(count))
+
+    async def some() -> None:
+        for _ in numbers:
+            await producer.send(Message(topic, BODY, deliver_at=due))
+
+    begin = time.perf_counter()
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(IN_FLIGHT):
+            tasks.create_task(some())
+    return time.perf_counter() - begin
+
+
+async def last_store_ms(namesrv: str, topic: str) -> int:
+    """Return when the last message of a topic was stored."""
+    last = 0
+    async with PullConsumer("bench_timed", namesrv=namesrv) as consumer:
+        for queue in await consumer.fetch_queues(topic):
+            end = await consumer.max_offset(queue)
+            if end:
+                last = max(last, (await consumer.pull(queue, end - 1)).messages[-1].store_timestamp)
+    return last
+
+
+async def measure(server: Server, topic: str, count: int, lead_s: float) -> Sample:
+    """Measure one round. Raises RuntimeError if the messages were not sent within `lead_s`."""
+    namesrv, pid = server.namesrv_address, server.broker_pid
+    async with Producer("bench_timed", namesrv=namesrv) as producer:
+        await send(producer, topic, 2000, datetime.now(UTC))  # creates the topic, and warms up
+        due_ms = int((time.time() + lead_s) * 1000)
+        before = usage(pid).cpu_s
+        seconds = await send(producer, topic, count, datetime.fromtimestamp(due_ms / 1000, UTC))
+    left_s = due_ms / 1000 - time.time()
+    if left_s < 0:
+        raise RuntimeError(f"the sends took {seconds:.1f} s; use a longer --lead than {lead_s:g}")
+    await asyncio.sleep(max(left_s - 0.5, 0))  # a broker puts timers into its wheel meanwhile
+    waited = usage(pid).cpu_s
+    await asyncio.to_thread(
+        probe.wait_until, lambda: probe.message_count(namesrv, topic) >= 2000 + count, "deliveries", 120, 0.2
+    )
+    delivered = usage(pid).cpu_s
+    late_ms = max(await last_store_ms(namesrv, topic) - due_ms, 1)
+    return Sample(
+        count / seconds,
+        (waited - before) / count * 1e6,
+        count / late_ms * 1000,
+        (delivered - waited) / count * 1e6,
+        late_ms,
+    )
+
+
+def report(samples: Mapping[str, list[Sample]]) -> str:
+    """Return the table."""
+    rows: list[tuple[str, ...]] = [
+        ("broker", "sends/s", "ratio", "CPU us", "deliveries/s", "ratio", "CPU us", "last one late by ms")
+    ]
+
+    def median(name: str, field: str) -> float:
+        return statistics.median(getattr(sample, field) for sample in samples[name])
+
+    for name in samples:
+        cells = [name]
+        for rate, cost in (("sends", "send_cpu_us"), ("deliveries", "delivery_cpu_us")):
+            cells += [
+                f"{median(name, rate):,.0f}",
+                f"{median(name, rate) / median(JAVA, rate):.2f}",
+                f"{median(name, cost):.1f}",
+            ]
+        rows.append((*cells, f"{median(name, 'late_ms'):.0f}"))
+    return align(rows)
+
+
+def main() -> None:
+    """Start both brokers, and measure in turn."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=10_000, help="messages of a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--lead", type=float, default=15, help="seconds from the first send to the due time")
+    options = parser.parse_args()
+    peer = JavaPeer.prepare().of_version(VERSION)
+    samples: dict[str, list[Sample]] = {JAVA: [], "rocketpy": []}
+    with tempfile.TemporaryDirectory(prefix="rocketpy-timed-") as directory, ExitStack() as stack:
+        run = Path(directory)
+        names, our_names = JavaNameServer(peer, run), OurNameServer(run)
+        stack.enter_context(stopping([names.start(), our_names.start()]))
+        java = JavaBroker(peer, run, names.address, conf=CONF, jvm=BROKER_JVM)
+        ours = OurBroker(run, our_names.address, conf=CONF)
+        stack.enter_context(stopping([java.start(), ours.start()]))
+        running = [Server(JAVA, names, java), Server("rocketpy", our_names, ours)]
+        for number in range(options.rounds):
+            for server in running if number % 2 == 0 else running[::-1]:
+                sample = asyncio.run(measure(server, f"Timed{number}", options.messages, options.lead))
+                samples[server.name].append(sample)
+                print(f"round {number}: {server.name}: {sample}", flush=True)
+    print(report(samples))
+
+
+if __name__ == "__main__":
+    main()
