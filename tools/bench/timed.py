@@ -107,7 +107,7 @@ def report(samples: Mapping[str, list[Sample]]) -> str:
     ]
 
     def median(name: str, field: str) -> float:
-        return statistics.median(getattr(sample, field) for sample in samples[name])
+        return float(statistics.median(getattr(sample, field) for sample in samples[name]))
 
     for name in samples:
         cells = [name]

@@ -15,7 +15,7 @@ IGNORED = {"ns", "nsd", "bname", "n", "lo", "maxMsgBytes", "force"}
 
 def test_each_field_is_read_or_ignored_on_purpose() -> None:
     """A field of newer clients that matters would be skipped."""
-    ignored = set()
+    ignored: set[str] = set()
     for frame in frames("5.5.0", "clients"):
         if frame.info["kind"] == "response":
             continue
