@@ -155,7 +155,7 @@ def test_each_feature_is_listed(results: dict[str, dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("feature", FEATURES)
 def test_a_feature(results: dict[str, dict[str, Any]], feature: str) -> None:
-    """An application with RocketMQ 5's client could not use the feature with our servers."""
+    """QUIRKS 80, 83: an application with RocketMQ 5's client could not use the feature with our servers."""
     result = results[feature]
     assert result["passed"], result["error"]
     assert "closing" not in result, result["closing"]
