@@ -1,18 +1,23 @@
-"""Readers of the broker that are fuzzed without a socket: accounts, addresses, filter expressions."""
+"""Readers of the broker that are fuzzed without a socket: accounts, addresses, filter expressions, pops."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 from random import Random
 
 import msgspec
 
-from rocketpy.errors import ConfigInvalid
+from rocketpy.errors import ConfigInvalid, RemoteProtocolError
 from rocketpy_broker.filter.sql92 import compile_expression
 from rocketpy_broker.security.accounts import AccessList, dump_access_file, read_access_file
 from rocketpy_broker.security.addresses import AddressPattern
 from rocketpy_broker.security.rights import RequiredRight, Right, Subject
 from rocketpy_broker.security.users import AuthFile, UserList
+from rocketpy_broker.services.pop.formats import ACK_TAG, BATCH_ACK_TAG, Acknowledgement, CheckPoint
+from tests.fuzz import corpus
 from tests.fuzz.mutation import Mutator
+from tests.golden_data import GOLDEN
 
 # Short ones: PyYAML takes a millisecond a line.
 _ACCOUNTS = (
@@ -122,3 +127,21 @@ def check_expression(data: bytes, _: Random) -> None:
     expression = compile_expression(data.decode("utf-8", "replace"))
     for properties in ({}, {"a": "5", "b": "x", "c": ""}, {"a": "true", "b": "1e400"}, {"a": "\ud800"}):
         expression.matches(properties)
+
+
+def make_pop_record(rng: Random) -> bytes:
+    """The body of a record of the revive topic."""
+    bodies = [text.encode() for text in json.loads((GOLDEN / "pop" / "bodies.json").read_text()).values()]
+    return Mutator(bodies, corpus.JSON_TOKENS).make(rng)
+
+
+def check_pop_record(data: bytes, _: Random) -> None:
+    """What was read is written as a record that means the same."""
+    for tag in (ACK_TAG, BATCH_ACK_TAG):
+        with contextlib.suppress(RemoteProtocolError):
+            ack = Acknowledgement.decode(tag, data)
+            if ack.offsets:
+                assert Acknowledgement.decode(*ack.encode()) == ack, "an acknowledgement changed"
+    point = CheckPoint.decode(data, 0)
+    again = CheckPoint.decode(point.encode(), 0)
+    assert (again.key, again.encode()) == (point.key, point.encode()), "a check point changed"

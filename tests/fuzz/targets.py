@@ -351,6 +351,7 @@ TARGETS = (
     Target("users and policies", own.make_auth_file, own.check_auth_file, (ConfigInvalid,)),
     Target("ACL address", own.make_address, own.check_address, (ConfigInvalid,)),
     Target("broker.conf", files.make_broker_conf, files.check_broker_conf, (ConfigInvalid,), rate=150),
+    Target("records of pops", own.make_pop_record, own.check_pop_record, _PEER),
     Target("trace records", _make_trace, _check_trace, _PEER),
     Target("HA stream, master", replicas.make_reports, replicas.check_master, _PEER),
     Target("HA stream, slave", replicas.make_stream, replicas.check_slave, _PEER),

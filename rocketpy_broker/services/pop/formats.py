@@ -117,7 +117,7 @@ class CheckPoint:
         return [start + diff for number, diff in enumerate(self.diffs) if not self.done >> number & 1]
 
     def encode(self, *, is_pop: bool = True) -> bytes:
-        """Return the body of its record, as RocketMQ writes it. Names need no escapes.
+        """Return the body of its record, as RocketMQ writes it.
 
         is_pop: whether this is the record of a pop. That of a changed invisible time, and one that is stored
         again, have another `ro`, which RocketMQ ignores.
@@ -126,14 +126,11 @@ class CheckPoint:
         tries = "" if self.tries is None else f'"rp":"{self.tries}",'
         bits = self.done - _INT32 if self.done >> 31 else self.done
         return (
-            (
-                f'{{"bm":{bits},"bn":"{self.broker_name}","c":"{group}","d":{list(self.diffs)},'
-                f'"it":{self.invisible_ms},"n":{len(self.diffs)},"pt":{pop_ms},"q":{queue_id},'
-                f'"reviveTime":{self.revive_ms},"ro":{0 if is_pop else 1},{tries}"so":{start},"t":"{topic}"}}'
-            )
-            .replace(", ", ",")
-            .encode()
-        )
+            f'{{"bm":{bits},"bn":{_json(self.broker_name)},"c":{_json(group)},"d":{_json(list(self.diffs))},'
+            f'"it":{self.invisible_ms},"n":{len(self.diffs)},"pt":{pop_ms},"q":{queue_id},'
+            f'"reviveTime":{self.revive_ms},"ro":{0 if is_pop else 1},{tries}"so":{start},'
+            f'"t":{_json(topic)}}}'
+        ).encode()
 
     @staticmethod
     def is_of_pop(body: bytes) -> bool:
@@ -168,10 +165,10 @@ class Acknowledgement(NamedTuple):
         """Return tag and body of its record, as RocketMQ writes them."""
         topic, group, queue_id, start, pop_ms = self.key
         is_single = len(self.offsets) == 1
-        several = "" if is_single else f'"aol":{list(self.offsets)},'.replace(" ", "")
+        several = "" if is_single else f'"aol":{_json(list(self.offsets))},'
         body = (
-            f'{{"ao":{self.offsets[0] if is_single else -1},{several}"bn":"{self.broker_name}","c":"{group}",'
-            f'"pt":{pop_ms},"q":{queue_id},"so":{start},"t":"{topic}"}}'
+            f'{{"ao":{self.offsets[0] if is_single else -1},{several}"bn":{_json(self.broker_name)},'
+            f'"c":{_json(group)},"pt":{pop_ms},"q":{queue_id},"so":{start},"t":{_json(topic)}}}'
         )
         return ACK_TAG if is_single else BATCH_ACK_TAG, body.encode()
 
@@ -224,6 +221,10 @@ class _Fields(NamedTuple):
         if type(value) is not str or not value:
             raise _wrong(name, value)
         return value
+
+
+def _json(value: str | list[int]) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _wrong(name: str, value: object) -> RemoteProtocolError:
