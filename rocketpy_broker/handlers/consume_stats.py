@@ -190,7 +190,7 @@ class ConsumeStatsHandler:
                 broker_offset=self.store.max_offset_in_queue(name, queue.queue_id),
                 consumer_offset=offset,
                 last_timestamp=max(self._time(queue, offset - 1), 0) if offset > 0 else 0,
-                pull_offset=offset + in_flight if in_flight else None,
+                pull_offset=offset + in_flight,  # RocketMQ 5.x subtracts the consumer offset from it
             )
             if self.slices.is_over():
                 yield
