@@ -391,7 +391,9 @@ class World:
         self._check_receipt(delivery, accepted=accepted)
         if not accepted or delivery.is_used:
             return
-        key = points.free_key(delivery.key._replace(start_offset=delivery.offset, pop_ms=self.now))
+        key = points.free_key(
+            delivery.key._replace(start_offset=delivery.offset, pop_ms=self.now), delivery.key
+        )
         self.touched = [delivery.body]
         invisible_ms = self.random.choice((0, 500, 30_000))
         point = CheckPoint(key, invisible_ms, [0], delivery.revive_queue, "b")
@@ -413,9 +415,14 @@ class World:
             return
         queue_id = self.random.randrange(QUEUES)
         popped = self.points.next_offset(TOPIC, GROUP, queue_id) or 0
-        self.offsets.commit(GROUP, TOPIC, queue_id, self.random.randrange(popped + 1))
+        offset = self.random.randrange(popped + 1)
+        self.offsets.commit(GROUP, TOPIC, queue_id, offset)
         for job in self.jobs.values():
             job.may_have_copies = True
+            # Power loss may take a check point, but not the offset: an operator asked to go on there.
+            job.is_uncertain |= any(
+                one.key[:3] == (TOPIC, GROUP, queue_id) and one.offset < offset for one in job.deliveries
+            )
 
     # -- time ---------------------------------------------------------------------------------
 

@@ -24,6 +24,12 @@ def test_some_seeds() -> None:
     assert sum(run_seed(seed).kills for seed in range(1, 11)) > 10
 
 
+@pytest.mark.parametrize("seed", [5611, 17940])
+def test_a_change_in_the_millisecond_of_the_pop(seed: int) -> None:
+    """The new check point would have the key of the old one, a timer, whose messages would be lost."""
+    run_seed(seed)
+
+
 def test_a_seed_replays() -> None:
     """A failure that a seed found could not be reproduced."""
     first, second = (run_seed(7) for _ in range(2))

@@ -109,7 +109,7 @@ class AckHandler:
             known is not None or not points.may_be_timer(place.key, place.invisible_ms, now_ms)
         ):
             raise _gone(place, [header.offset], now_ms)
-        key = points.free_key(place.key._replace(start_offset=header.offset, pop_ms=now_ms))
+        key = points.free_key(place.key._replace(start_offset=header.offset, pop_ms=now_ms), place.key)
         point = CheckPoint(key, header.invisible_time, [0], place.revive_queue, self.config.name)
         points.append_point(point, now_ms, self._append, is_pop=False)
         self._acknowledge(place, [header.offset])

@@ -269,9 +269,12 @@ class CheckPoints:
         self._next_queue = (self._next_queue + 1) % self.queues
         return self._next_queue
 
-    def free_key(self, key: PointKey) -> PointKey:
-        """Return a key for a new check point: another one may have been popped in the same millisecond."""
-        while key in self.in_flight.points:
+    def free_key(self, key: PointKey, replaced: PointKey | None = None) -> PointKey:
+        """Return a key for a new check point: another one may have been popped in the same millisecond.
+
+        replaced: key of the check point that the new one replaces. It may be a timer that has not arrived.
+        """
+        while key in self.in_flight.points or key == replaced:
             key = key._replace(pop_ms=key.pop_ms + 1)
         return key
 
