@@ -106,7 +106,7 @@ def restore_tables(
     is_certain = is_certain and not is_copied
     if delay.is_missing:
         if SCHEDULE_TOPIC in stored:
-            _report_missing(delay.path, "delayed messages are delivered again", is_certain)
+            _report_missing(delay.path, "delayed messages may be delivered again", is_certain)
         delay.create()
     elif not is_copied:
         delay.skip_delivered()

@@ -21,7 +21,7 @@ from tests.waiting import until
 from tools.import_map import ROOT
 
 ELSEWHERE = {"testing": "tests/pytest_plugin runs its tests"} | dict.fromkeys(
-    ("fastapi", "flask", "django", "prefork", "workers", "serialization", "outbox", "idempotence"),
+    ("celery", "fastapi", "flask", "django", "idempotence", "jobs", "outbox", "prefork", "serialization"),
     "tests/frameworks runs their files",
 )
 PAGES = [
