@@ -8,7 +8,7 @@ AuthorizationMetadataManagerImpl of RocketMQ 5.3.3. Differs: the last user who m
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,9 +16,10 @@ import msgspec
 
 from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import AclInfo, PlainAccessConfig, PolicyEntryInfo, PolicyInfo, UserInfo
+from rocketpy.protocol.message.properties import RETRY_TOPIC_PREFIX
 from rocketpy_broker.config.model import UsersConfig
 from rocketpy_broker.security.access_file import RulesFile
-from rocketpy_broker.security.accounts import Account, read_access_file, validated_account
+from rocketpy_broker.security.accounts import read_access_file, validated_account
 from rocketpy_broker.security.rights import Right
 from rocketpy_broker.security.users import (
     CUSTOM,
@@ -27,6 +28,7 @@ from rocketpy_broker.security.users import (
     SUPER,
     AuthFile,
     UserList,
+    checked_file,
     checked_policies,
     checked_user,
     resource_text,
@@ -73,6 +75,7 @@ class UserStore(RulesFile[UserList]):
             written = msgspec.json.decode(text.encode(), type=AuthFile)
         except (msgspec.DecodeError, RecursionError) as error:
             raise ConfigInvalid(str(error)) from None
+        written = checked_file(written)
         self.rules, self._written = self._checked(written), written
 
     def _why_missing(self) -> str:
@@ -93,9 +96,11 @@ class UserStore(RulesFile[UserList]):
 
         Raises ConfigInvalid, OSError; nothing has changed then.
         """
-        written = AuthFile(
-            users=sorted(users, key=lambda user: user.username or ""),
-            acls=sorted(acls, key=lambda acl: acl.subject or ""),
+        written = checked_file(
+            AuthFile(
+                users=sorted(users, key=lambda user: user.username or ""),
+                acls=sorted(acls, key=lambda acl: acl.subject or ""),
+            )
         )
         rules = self._checked(written)
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -239,8 +244,7 @@ class UserStore(RulesFile[UserList]):
             if self.user(config.access_key) is not None:
                 result.known.append(config.access_key)
                 continue
-            if config.white_remote_address:
-                result.left_out.append(f"whiteRemoteAddress of {config.access_key}")
+            result.left_out.extend(_not_expressible(config))
             users.append(user)
             acls += [] if acl is None else [acl]
             result.copied.append(config.access_key)
@@ -264,6 +268,7 @@ def migrated(config: PlainAccessConfig) -> tuple[UserInfo, AclInfo | None]:
     """Return the user of an account of ACL 1.0, and its policies if it has any. Raises ConfigInvalid.
 
     Source: AuthMigrator of RocketMQ 5.3.3. Consumers of Java brokers of 5.x also need the action Get.
+    Differs: a right to a name replaces the default right, as in ACL 1.0; there, it adds to it.
     """
     account = validated_account(config)
     user = UserInfo(
@@ -271,21 +276,20 @@ def migrated(config: PlainAccessConfig) -> tuple[UserInfo, AclInfo | None]:
         password=config.secret_key,
         user_type=SUPER if config.admin else NORMAL,
     )
-    policies = [
-        PolicyInfo(policy_type=CUSTOM, entries=_entries(account)),
-        PolicyInfo(
-            policy_type=DEFAULT,
-            entries=[
-                _migrated_entry(f"{kind}:*", right)
-                for kind, text, right in (
-                    ("Topic", config.default_topic_perm, account.default_topic),
-                    ("Group", config.default_group_perm, account.default_group),
-                )
-                if text is not None and text.strip()
-            ],
-        ),
+    custom = [
+        *_named_entries("Topic", account.topics, account.default_topic),
+        *_named_entries("Group", account.groups, account.default_group),
     ]
-    policies = [policy for policy in policies if policy.entries]
+    every = [
+        _migrated_entry(f"{kind}:*", right)
+        for kind, text, right in (
+            ("Topic", config.default_topic_perm, account.default_topic),
+            ("Group", config.default_group_perm, account.default_group),
+        )
+        if text is not None and text.strip()
+    ]
+    entries = {CUSTOM: [allowed for allowed, _ in custom], DEFAULT: [*(no for _, no in custom if no), *every]}
+    policies = [PolicyInfo(policy_type=kind, entries=found) for kind, found in entries.items() if found]
     acl = (
         AclInfo(subject=subject_of(account.access_key), policies=checked_policies(policies))
         if policies
@@ -294,18 +298,43 @@ def migrated(config: PlainAccessConfig) -> tuple[UserInfo, AclInfo | None]:
     return checked_user(user), acl
 
 
-def _entries(account: Account) -> list[PolicyEntryInfo]:
-    return [
-        *(_migrated_entry(f"Topic:{name}", right) for name, right in account.topics.items()),
-        *(_migrated_entry(f"Group:{name}", right) for name, right in account.groups.items()),
-    ]
+def _is_pattern(name: str) -> bool:
+    """Whether a name of ACL 1.0 would be that of others in ACL 2.0."""
+    return "*" in name or name.startswith(RETRY_TOPIC_PREFIX)
+
+
+def _not_expressible(config: PlainAccessConfig) -> Iterator[str]:
+    """Return what the user of an account lacks, or has in addition."""
+    if config.white_remote_address:
+        yield f"whiteRemoteAddress of {config.access_key}"
+    account = validated_account(config)
+    for name in filter(_is_pattern, (*account.topics, *account.groups)):
+        yield f"the right of {config.access_key} to {name}: ACL 1.0 has no patterns, so it had no effect"
+    if account.is_admin and account.is_limited:
+        yield f"the rights of {config.access_key}: a user of the type Super may do everything"
+
+
+def _named_entries(
+    kind: str, rights: Mapping[str, Right], default: Right
+) -> Iterator[tuple[PolicyEntryInfo, PolicyEntryInfo | None]]:
+    """Return the entry of each right, and the one that keeps the default right from adding to it."""
+    for name, right in rights.items():
+        if _is_pattern(name):
+            continue
+        resource = f"{kind}:{name}"
+        more = default & ~right if right else Right.DENY
+        denial = PolicyEntryInfo(resource=resource, actions=_actions(more), decision="Deny") if more else None
+        yield _migrated_entry(resource, right), denial
 
 
 def _migrated_entry(resource: str, right: Right) -> PolicyEntryInfo:
     if not right:
         return PolicyEntryInfo(resource=resource, actions=["All"], decision="Deny")
-    actions = [name for name, bit in (("Pub", Right.PUB), ("Sub", Right.SUB)) if right & bit]
-    return PolicyEntryInfo(resource=resource, actions=actions, decision="Allow")
+    return PolicyEntryInfo(resource=resource, actions=_actions(right), decision="Allow")
+
+
+def _actions(right: Right) -> list[str]:
+    return [name for name, bit in (("Pub", Right.PUB), ("Sub", Right.SUB)) if right & bit]
 
 
 def _merged(old: Iterable[PolicyInfo], new: Iterable[PolicyInfo]) -> list[PolicyInfo]:

@@ -53,6 +53,8 @@ _ACTIONS: Final[Mapping[str, Right]] = {
     "All": ALL_RIGHTS,
     **{(right.name or "").capitalize(): right for right in ALL_RIGHTS},
 }
+_MAPPED_BITS: Final = 96
+"""Bits of ``::ffff:0:0``, which IPv4 addresses follow in IPv6."""
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -225,23 +227,16 @@ class UserList:
 
     @classmethod
     def of(cls, contents: AuthFile, *, cluster: str, authorizes: bool) -> UserList:
-        """Return the users of a file. Raises ConfigInvalid, which names the user.
+        """Return the users of a file that `checked_file` has returned.
 
         cluster: name of the cluster, for resources of this type. authorizes: whether policies are checked.
         """
-        policies: dict[str, AclInfo] = {}
-        for acl in contents.acls:
-            policies[subject_name(acl.subject)] = acl
+        policies = {acl.subject: acl for acl in contents.acls}
         users: dict[str, User] = {}
         disabled = set()
-        for info in contents.users:
-            found = checked_user(info)
+        for found in contents.users:
             name = found.username or ""
-            acl = policies.get(name, AclInfo())
-            try:
-                custom, default = (_policy(acl, kind) for kind in (CUSTOM, DEFAULT))
-            except ConfigInvalid as error:
-                raise ConfigInvalid(f"user {name!r}: {error}") from None
+            acl = policies.get(subject_of(name), AclInfo())
             if found.user_status == DISABLED:
                 disabled.add(name)
                 continue
@@ -252,8 +247,8 @@ class UserList:
                 is_admin=is_super,
                 is_limited=authorizes and not is_super,
                 cluster=cluster,
-                custom=custom,
-                default=default,
+                custom=_policy(acl, CUSTOM),
+                default=_policy(acl, DEFAULT),
             )
         return cls(users, frozenset(disabled))
 
@@ -302,13 +297,7 @@ def checked_user(info: UserInfo) -> UserInfo:
 
 def checked_policies(policies: Iterable[PolicyInfo] | None) -> list[PolicyInfo]:
     """Return policies with their types and resources as they are spelled here. Raises ConfigInvalid."""
-    found = [
-        PolicyInfo(
-            policy_type=_word("policyType", policy.policy_type or CUSTOM, (CUSTOM, DEFAULT)),
-            entries=[_checked_entry(entry) for entry in policy.entries or []],
-        )
-        for policy in policies or []
-    ]
+    found = [_checked_policy(policy) for policy in policies or []]
     if not found:
         raise ConfigInvalid("The policies is empty.")
     if not all(policy.entries for policy in found):
@@ -316,9 +305,54 @@ def checked_policies(policies: Iterable[PolicyInfo] | None) -> list[PolicyInfo]:
     return found
 
 
+def checked_file(contents: AuthFile) -> AuthFile:
+    """Return the contents of a file with all texts as they are spelled here.
+
+    Raises ConfigInvalid for what is invalid, or there twice: one of the two would have no effect.
+    """
+    users = [checked_user(user) for user in contents.users]
+    _reject_twice("user", (user.username for user in users))
+    acls = [_checked_acl(acl) for acl in contents.acls]
+    _reject_twice("subject", (acl.subject for acl in acls))
+    subjects = {subject_of(user.username or "") for user in users}
+    for acl in acls:
+        if acl.subject not in subjects:
+            raise ConfigInvalid(f"there are policies of {acl.subject}, but there is no such user")
+    return AuthFile(users=users, acls=acls)
+
+
+def _checked_acl(acl: AclInfo) -> AclInfo:
+    name = subject_name(acl.subject)
+    try:
+        policies = [_checked_policy(policy) for policy in acl.policies or []]
+        for kind in (CUSTOM, DEFAULT):
+            entries = [
+                entry for policy in policies if policy.policy_type == kind for entry in policy.entries or []
+            ]
+            _reject_twice(f"{kind} resource", (entry.resource for entry in entries))
+    except ConfigInvalid as error:
+        raise ConfigInvalid(f"user {name!r}: {error}") from None
+    return AclInfo(subject=subject_of(name), policies=policies)
+
+
+def _reject_twice(what: str, names: Iterable[str | None]) -> None:
+    seen: set[str | None] = set()
+    for name in names:
+        if name in seen:
+            raise ConfigInvalid(f"the {what} {name!r} is there twice; remove one")
+        seen.add(name)
+
+
 def resource_text(text: str) -> str:
     """Return a resource as it is spelled here. Raises ConfigInvalid."""
     return str(_Resource.of(text))
+
+
+def _checked_policy(policy: PolicyInfo) -> PolicyInfo:
+    return PolicyInfo(
+        policy_type=_word("policyType", policy.policy_type or CUSTOM, (CUSTOM, DEFAULT)),
+        entries=[_checked_entry(entry) for entry in policy.entries or []],
+    )
 
 
 def _checked_entry(info: PolicyEntryInfo) -> PolicyEntryInfo:
@@ -333,7 +367,7 @@ def _checked_entry(info: PolicyEntryInfo) -> PolicyEntryInfo:
 
 
 def _policy(acl: AclInfo, kind: str) -> _Policy:
-    policies = [policy for policy in acl.policies or [] if (policy.policy_type or CUSTOM) == kind]
+    policies = [policy for policy in acl.policies or [] if policy.policy_type == kind]
     return _Policy(_entry(info) for policy in policies for info in policy.entries or [])
 
 
@@ -367,9 +401,14 @@ def _word(what: str, text: str, known: tuple[str, ...]) -> str:
 
 def _network(text: str) -> Network:
     try:
-        return ipaddress.ip_network(text.strip(), strict=False)
+        network = ipaddress.ip_network(text.strip(), strict=False)
     except ValueError:
         raise ConfigInvalid(f"The source ip {text!r} is neither an address nor a network") from None
+    if network.version == 6 and network.prefixlen >= _MAPPED_BITS:
+        mapped = network.network_address.ipv4_mapped
+        if mapped is not None:  # hosts are compared as IPv4 addresses
+            return ipaddress.ip_network((mapped, network.prefixlen - _MAPPED_BITS))
+    return network
 
 
 def _contains(networks: Iterable[Network], host: str) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from rocketpy_broker.config.model import UsersConfig
+from rocketpy_broker.security.accounts import AccessList, read_access_file
 from rocketpy_broker.security.rights import RequiredRight, Right, Subject, may_read_from
 from rocketpy_broker.security.user_file import UserStore
 from rocketpy_broker.security.users import AuthFile, User, UserList
@@ -95,6 +96,9 @@ def test_a_default_policy_applies_where_no_custom_one_does() -> None:
         ("10.0.0.0/8", "11.0.0.1", False),
         ("2001:db8::/32", "[2001:db8::7]", True),
         ("2001:db8::/32", "10.0.0.7", False),
+        ("::ffff:10.0.0.0/104", "10.9.9.9", True),
+        ("::ffff:10.0.0.0/104", "[::ffff:11.0.0.1]", False),
+        ("::/0", "[2001:db8::7]", True),
         ("10.0.0.0/8", "no-address", False),
     ],
 )
@@ -256,6 +260,70 @@ def test_an_unreadable_file_fails_the_start(tmp_path: Path) -> None:
         UserStore(config, "C").load()
 
 
+DENIES = {"resource": "Topic:A", "actions": ["Pub"], "decision": "Deny"}
+ALLOWS = {"resource": "Topic:*", "actions": ["Pub"], "decision": "Allow"}
+
+
+def written(root: Path, *acls: dict[str, object]) -> UserStore:
+    """The users of a file with `boss`, `app` and these policies, as a person may write it."""
+    store = opened(root)
+    users = [
+        {"username": "boss", "password": "s", "userType": "super"},
+        {"username": " app ", "password": "p"},
+    ]
+    store.path.write_text(json.dumps({"users": users, "acls": acls}))
+    store.load()
+    return store
+
+
+def test_a_file_written_by_hand_is_read_as_requests_are(tmp_path: Path) -> None:
+    """A denial with ``custom`` in lower case would have no effect, or a change would add a second entry."""
+    store = written(
+        tmp_path,
+        {
+            "subject": "user:app",
+            "policies": [
+                {"policyType": "default", "entries": [ALLOWS]},
+                {"policyType": "custom", "entries": [DENIES | {"resource": "topic:A", "actions": ["pub"]}]},
+            ],
+        },
+    )
+    assert not may(store.rules.accounts["app"], "topic:A")
+    assert may(store.rules.accounts["app"], "topic:B")
+    store.put_acl("User:app", [PolicyInfo(entries=[entry("Topic:A Pub Allow")])])
+    assert may(store.rules.accounts["app"], "topic:A")
+    store.delete_user("app")
+    store.create_user(UserInfo(username="app", password="p"))
+    assert store.acl("User:app") is None
+
+
+@pytest.mark.parametrize(
+    ("acls", "error"),
+    [
+        (
+            [{"subject": "User:app", "policies": [{"entries": [rule]}]} for rule in (DENIES, ALLOWS)],
+            "the subject 'User:app' is there twice",
+        ),
+        (
+            [
+                {
+                    "subject": "User:app",
+                    "policies": [{"entries": [DENIES]}, {"entries": [DENIES | {"decision": "Allow"}]}],
+                }
+            ],
+            "user 'app': the Custom resource 'Topic:A' is there twice",
+        ),
+        ([{"subject": "User:ap", "policies": []}], "policies of User:ap, but there is no such user"),
+    ],
+)
+def test_a_file_with_policies_that_have_no_effect_is_rejected(
+    tmp_path: Path, acls: list[dict[str, object]], error: str
+) -> None:
+    """Of a denial and a permission for the same, only one would count, without an error."""
+    with pytest.raises(ConfigInvalid, match=error):
+        written(tmp_path, *acls)
+
+
 # -- accounts of ACL 1.0 ----------------------------------------------------------------------
 
 PLAIN = """
@@ -296,6 +364,44 @@ def test_accounts_are_copied_as_rocketmq_5_does(tmp_path: Path, caplog: pytest.L
     assert "not copied: whiteRemoteAddress of RocketMQ" in caplog.text
     store.update_user(UserInfo(username="RocketMQ", password="changed"))
     assert opened(tmp_path, migrate_from=plain).rules.accounts["RocketMQ"].secret_key == b"changed"
+
+
+LIMITED = """
+accounts:
+- {accessKey: limited, secretKey: 12345678, defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB,
+   topicPerms: [A=PUB, B=SUB, C=PUB|SUB, D=DENY, RMQ_SYS_TRACE_TOPIC=SUB], groupPerms: [g=PUB]}
+- {accessKey: patterns, secretKey: 12345678, topicPerms: ['*=SUB', 'A*=PUB'], groupPerms: ['%RETRY%g=SUB']}
+- {accessKey: limited-admin, secretKey: 12345678, admin: true, topicPerms: [A=PUB]}
+"""
+
+
+def test_copied_accounts_have_no_more_rights(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An account that may only write to a topic could also read it, since its default right would apply."""
+    plain = tmp_path / "plain_acl.yml"
+    plain.write_text(LIMITED)
+    store = opened(tmp_path, migrate_from=plain)
+    accounts = AccessList.of(read_access_file(LIMITED)).accounts
+    for name in ("limited", "patterns"):
+        for topic in ("A", "B", "C", "D", "AB", "other", "RMQ_SYS_TRACE_TOPIC"):
+            for right in (Right.PUB, Right.SUB):
+                wanted = RequiredRight(topic, Subject.TOPIC, right, right)
+                allowed = [
+                    rules[name].refusal(wanted, HOST) is None for rules in (accounts, store.rules.accounts)
+                ]
+                assert allowed[0] == allowed[1], (name, topic, right)
+        for group in ("g", "other"):
+            wanted = RequiredRight(group, Subject.GROUP, Right.SUB, Right.SUB)
+            allowed = [
+                rules[name].refusal(wanted, HOST) is None for rules in (accounts, store.rules.accounts)
+            ]
+            assert allowed[0] == allowed[1], (name, group)
+    for text in (
+        "patterns to *:",
+        "patterns to A*:",
+        "patterns to %RETRY%g:",
+        "the rights of limited-admin:",
+    ):
+        assert text in caplog.text
 
 
 def test_an_invalid_file_of_accounts_copies_nothing(tmp_path: Path) -> None:
