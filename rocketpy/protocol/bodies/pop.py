@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from msgspec import field
 
 from rocketpy.protocol.bodies.base import Body, always_encoded
 from rocketpy.protocol.headers.base import Int32, Int64
+
+_USED_BYTE: Final = re.compile(rb"[^\0]")
 
 
 class BatchAck(Body, kw_only=True):
@@ -31,10 +35,15 @@ class BatchAck(Body, kw_only=True):
 
     def offsets(self) -> Iterator[int]:
         """Return the offsets of the messages, in ascending order."""
-        for index, byte in enumerate(self.bit_set):
+        for used in _USED_BYTE.finditer(self.bit_set):
             for bit in range(8):
-                if byte >> bit & 1:
-                    yield self.start_offset + 8 * index + bit
+                if used[0][0] >> bit & 1:
+                    yield self.start_offset + 8 * used.start() + bit
+
+    @property
+    def count(self) -> int:
+        """The number of messages."""
+        return int.from_bytes(self.bit_set).bit_count()
 
 
 def bit_set(indexes: Iterable[int]) -> bytes:

@@ -8,9 +8,9 @@ time is changed afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rocketpy.errors import MessageInvalid
 from rocketpy.protocol.bodies import BatchAck, BatchAckMessageRequestBody
@@ -28,11 +28,16 @@ from rocketpy_broker.handlers.base import Rejected, handles, topic_not_found
 from rocketpy_broker.handlers.pop.pop import INVISIBLE_MS_MAX, check_ready
 from rocketpy_broker.handlers.send.send import SendHandler, respond_when_stored
 from rocketpy_broker.services.metadata.topics import TopicTable
-from rocketpy_broker.services.pop.formats import CheckPoint, PointKey
+from rocketpy_broker.services.pop.formats import MESSAGES_MAX, CheckPoint, PointKey
 from rocketpy_broker.services.pop.order import PopOrder
 from rocketpy_broker.services.pop.scheduler import PopService
 from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
 from rocketpy_broker.store.files.disk import Clock, system_clock
+
+_ACKS_MAX: Final = 1024
+"""Most entries of a BATCH_ACK_MESSAGE: each appends a record."""
+_NAMED_MAX: Final = 10
+"""Most receipts that a response names."""
 
 
 class _Place(NamedTuple):
@@ -79,6 +84,9 @@ class AckHandler:
         body = BatchAckMessageRequestBody.decode(request.body)
         if not body.acks:
             raise Rejected(ResponseCode.NO_MESSAGE, "the request names no message")
+        if len(body.acks) > _ACKS_MAX:
+            text = f"{len(body.acks)} acknowledgements in one request; {_ACKS_MAX} are allowed"
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, text)
         places = [(self._place_in_batch(ack), list(ack.offsets())) for ack in body.acks]
         gone: list[Rejected] = []
         count = 0
@@ -87,7 +95,7 @@ class AckHandler:
             count += len(offsets) - len(missing)
             if missing:
                 gone.append(_gone(place, missing, self.clock()))
-        remark = "; ".join(map(str, gone)) or None
+        remark = _few("; ", map(str, gone)) or None
         if not count:
             raise Rejected(ResponseCode.NO_MESSAGE, remark or "the request names no message")
         self._respond(channel, request, remark)
@@ -186,6 +194,9 @@ class AckHandler:
         return self._checked(_Place(key, receipt.invisible_time, receipt.revive_queue))
 
     def _place_in_batch(self, ack: BatchAck) -> _Place:
+        if ack.count > MESSAGES_MAX:
+            text = f"one entry acknowledges {ack.count} messages; a pop has up to {MESSAGES_MAX} of a queue"
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, text)
         topic = ack.topic
         if ack.retry in (TopicKind.RETRY_V1, TopicKind.RETRY_V2):
             topic = TopicKind(ack.retry).topic(ack.topic, ack.consumer_group)
@@ -195,14 +206,25 @@ class AckHandler:
         return self._checked(_Place(key, ack.invisible_time, ack.revive_queue_id))
 
     def _checked(self, place: _Place) -> _Place:
-        is_known = 0 <= place.revive_queue < self.config.pop.revive_queues
-        if not is_known and place.revive_queue != ORDER_REVIVE_QUEUE:
+        if place.revive_queue == ORDER_REVIVE_QUEUE:
+            return place
+        known = self.service.points.in_flight.points.get(place.key)
+        if known is not None:  # the broker may have had more revive queues
+            return place._replace(revive_queue=known.revive_queue)
+        if not 0 <= place.revive_queue < self.config.pop.revive_queues:
             text = (
                 f"the receipt names revive queue {place.revive_queue}, and this broker has "
                 f"{self.config.pop.revive_queues} (reviveQueueNum)"
             )
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, text)
         return place
+
+
+def _few(separator: str, texts: Iterable[str]) -> str:
+    """Return the first texts, and the number of the others."""
+    few = list(texts)
+    more = [f"and {len(few) - _NAMED_MAX} more"] if len(few) > _NAMED_MAX else []
+    return separator.join(few[:_NAMED_MAX] + more)
 
 
 def _gone(place: _Place, offsets: Sequence[int], now_ms: int) -> Rejected:

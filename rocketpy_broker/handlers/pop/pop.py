@@ -17,6 +17,7 @@ import msgspec
 from rocketpy.errors import RocketError, StoreError
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.headers import (
+    ANY_QUEUE,
     INIT_AT_MIN,
     POP_MAX_MESSAGES,
     NotificationRequestHeader,
@@ -57,8 +58,10 @@ from rocketpy_broker.store import (
 )
 from rocketpy_broker.store.files.disk import Clock, system_clock
 
-_FILTER_MS: Final = 2
-"""Time limit of the filter in one pop, as in one pull."""
+_READ_MS: Final = 2
+"""Time limit of the reads of one pop: a topic may have thousands of queues."""
+_BYTES_MAX: Final = 256 * 1024
+"""A pop reads no further queue once it has so many bytes: clients accept frames of 16 MiB."""
 INVISIBLE_MS_MAX: Final = 366 * 24 * 3_600_000
 _QUEUE_OFFSET: Final = head_fields("size", "queue_offset")
 _MOVED: Final = frozenset(
@@ -96,10 +99,14 @@ class Taken:
     revive_queue: int
     bodies: list[bytes] = field(default_factory=list)
     count: int = 0
+    size: int = 0
+    """Bytes of the bodies."""
+    end_ms: float | None = None
+    """When the time for its reads is over; None before the first one."""
     rest: int = 0
     """Number of messages that are left in the queues."""
     is_unfinished: bool = False
-    """Whether its filter has skipped messages, but has not seen all of them."""
+    """Whether messages are left that its filter has not seen."""
     start_offsets: dict[QueueKey, int] = field(default_factory=dict)
     message_offsets: dict[QueueKey, list[int]] = field(default_factory=dict)
     free_ms: int = 0
@@ -156,7 +163,7 @@ class PopHandler:
         topic = self.checks.check_names(header.consumer_group, header.topic)
         if topic is None:
             raise topic_not_found(header.topic)
-        if header.queue_id >= topic.read_queue_nums:
+        if not ANY_QUEUE <= header.queue_id < topic.read_queue_nums:
             text = (
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{channel.remote_address}]"
@@ -249,14 +256,13 @@ class PopHandler:
             taken.free_ms = min(blocked_ms, taken.free_ms or blocked_ms)
             return
         begin = self._begin(header, topic, TopicKind.NORMAL, queue_id)
-        wanted = header.max_msg_nums - taken.count
+        wanted = self._wanted(pop, taken, topic, queue_id, begin)
         if not wanted:
-            taken.rest += max(self.store.max_offset_in_queue(topic, queue_id) - begin, 0)
             return
-        result = self._read(pop, topic, queue_id, begin, wanted)
+        result = self._read(pop, taken, topic, queue_id, begin, wanted)
         if result.status in _MOVED and result.next_begin_offset != begin:
             begin = result.next_begin_offset
-            result = self._read(pop, topic, queue_id, begin, wanted)
+            result = self._read(pop, taken, topic, queue_id, begin, wanted)
         if result.count:
             self._add_in_order(pop, taken, queue_id, begin, result)
         elif result.next_begin_offset > begin:
@@ -284,6 +290,7 @@ class PopHandler:
         taken.order_counts[TopicKind.NORMAL, queue_id, None] = 0 if is_any_new else min(counts.values())
         taken.bodies.append(result.body)
         taken.count += result.count
+        taken.size += len(result.body)
         taken.start_offsets[key] = begin
         taken.message_offsets[key] = offsets
         self.stats.count_pulled(header.topic, header.consumer_group, result.count, len(result.body))
@@ -300,16 +307,14 @@ class PopHandler:
         header, points = pop.header, self.service.points
         group = header.consumer_group
         begin = self._begin(header, topic, kind, queue_id)
-        end = self.store.appended_in_queue(topic, queue_id)  # no dispatch for each empty queue
-        wanted = header.max_msg_nums - taken.count
-        if begin == end or not wanted:
-            taken.rest += max(end - begin, 0)
+        wanted = self._wanted(pop, taken, topic, queue_id, begin)
+        if not wanted:
             return
-        result = self._read(pop, topic, queue_id, begin, wanted)
+        result = self._read(pop, taken, topic, queue_id, begin, wanted)
         if result.status in _MOVED and result.next_begin_offset != begin:
             begin = result.next_begin_offset
             points.popped(topic, group, queue_id, begin)
-            result = self._read(pop, topic, queue_id, begin, wanted)
+            result = self._read(pop, taken, topic, queue_id, begin, wanted)
         if result.count:
             self._add(pop, taken, topic, kind, queue_id, begin, result)
         if result.next_begin_offset > begin:
@@ -333,11 +338,26 @@ class PopHandler:
             return 0
         return max(self.store.max_offset_in_queue(topic, queue_id) - 1, 0)
 
-    def _read(self, pop: Pop, topic: str, queue_id: int, offset: int, count: int) -> GetMessageResult:
+    def _wanted(self, pop: Pop, taken: Taken, topic: str, queue_id: int, begin: int) -> int:
+        """Return how many messages a pop still takes from a queue; 0 if it does not read it."""
+        end = self.store.appended_in_queue(topic, queue_id)  # no dispatch for each empty queue
+        if begin == end:
+            return 0
+        wanted = pop.header.max_msg_nums - taken.count if taken.size < _BYTES_MAX else 0
+        if wanted and taken.end_ms is not None and self.now_ms() >= taken.end_ms:
+            wanted = 0
+            taken.is_unfinished = True
+        if not wanted:
+            taken.rest += max(end - begin, 0)
+        return wanted
+
+    def _read(
+        self, pop: Pop, taken: Taken, topic: str, queue_id: int, offset: int, count: int
+    ) -> GetMessageResult:
         wanted, is_over = pop.wanted, None
+        taken.end_ms = end_ms = self.now_ms() + _READ_MS if taken.end_ms is None else taken.end_ms
         if wanted.accepts is not None:
-            now_ms, end_ms = self.now_ms, self.now_ms() + _FILTER_MS
-            is_over = lambda: now_ms() >= end_ms  # noqa: E731
+            is_over = lambda: self.now_ms() >= end_ms  # noqa: E731
         return self.store.get_message(
             topic,
             queue_id,
@@ -380,6 +400,7 @@ class PopHandler:
             body = _with_topic(body, header.topic, receipt)
         taken.bodies.append(body)
         taken.count += result.count
+        taken.size += len(body)
         taken.start_offsets[kind, queue_id] = begin
         taken.message_offsets[kind, queue_id] = offsets
         self.stats.count_pulled(topic, header.consumer_group, result.count, len(body))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 from asyncio.subprocess import Process
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
-from rocketpy.protocol.bodies import SubscriptionGroupConfig
+from rocketpy.protocol.bodies import BatchAck, BatchAckMessageRequestBody, SubscriptionGroupConfig
+from rocketpy.protocol.bodies.pop import bit_set
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.message.properties import decode
+from rocketpy.protocol.remoting.command import Command
 from tests.integration.broker.test_deferred import records, send
 from tests.integration.broker.test_pop import (
     HOUR_MS,
@@ -116,6 +121,7 @@ async def test_filters(tmp_path: Path) -> None:
         ({"count": 0}, ResponseCode.INVALID_PARAMETER, "1 to 32"),
         ({"invisible_ms": 0}, ResponseCode.INVALID_PARAMETER, "invisible time"),
         ({"queue_id": 9}, ResponseCode.INVALID_PARAMETER, "queueId[9] is illegal"),
+        ({"queue_id": -2}, ResponseCode.INVALID_PARAMETER, "queueId[-2] is illegal"),
         ({"topic": "Missing"}, ResponseCode.TOPIC_NOT_EXIST, "topic[Missing] not exist"),
         ({"consumer_group": "g" * 120}, ResponseCode.INVALID_PARAMETER, "too long for POP"),
     ],
@@ -152,6 +158,77 @@ async def test_what_is_no_receipt_is_refused(tmp_path: Path, receipt: str) -> No
         assert (await ack(client, wrong)).code == ResponseCode.MESSAGE_ILLEGAL
         assert (await change(client, wrong, 1)).code == ResponseCode.MESSAGE_ILLEGAL
         assert (await ack(client, message)).code == 0
+
+
+async def batch(client: RawClient, message: Popped, count: int = 1, **changes: Any) -> Command:
+    """The response to BATCH_ACK_MESSAGE with the same acknowledgement `count` times."""
+    receipt = message.receipt
+    one = BatchAck(
+        consumer_group="g", topic="T", retry=receipt.kind, start_offset=receipt.checkpoint_offset,
+        queue_id=receipt.queue_id, revive_queue_id=receipt.revive_queue, pop_time=receipt.pop_time,
+        invisible_time=receipt.invisible_time, bit_set=bit_set([0]),
+    )  # fmt: skip
+    acks = [msgspec.structs.replace(one, **changes)] * count
+    body = BatchAckMessageRequestBody(broker_name="broker-a", acks=acks)
+    return await client.call(RequestCode.BATCH_ACK_MESSAGE, body=body.encode())
+
+
+async def test_a_huge_batch_of_acknowledgements_is_refused(tmp_path: Path) -> None:
+    """A list of the offsets of a million bits would take the memory and time of all clients."""
+    async with serving(tmp_path, settings=SMALL) as (_, client):
+        await create(client)
+        await send_all(client, "a")
+        (message,) = await pop(client)
+        response = await batch(client, message, bit_set=b"\xff" * 125_000)
+        assert response.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "acknowledges 1000000 messages" in str(response.remark)
+        response = await batch(client, message, 1025)
+        assert response.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "1025 acknowledgements" in str(response.remark)
+        response = await batch(client, message, 1000, start_offset=2**62)
+        assert response.code == ResponseCode.NO_MESSAGE
+        assert len(str(response.remark)) < 2000
+        assert str(response.remark).endswith("and 990 more")
+        sparse = bytes([1, *bytes(100_000), 1])
+        assert (await batch(client, message, bit_set=sparse)).code == ResponseCode.SUCCESS
+
+
+async def test_one_pop_filters_for_a_limited_time(tmp_path: Path) -> None:
+    """A pop of a topic with a thousand queues would filter for seconds, and delay all clients."""
+    async with serving(tmp_path, settings=SMALL | {"enablePropertyFilter": "true"}) as (cluster, client):
+        await create(client, 16)
+        await send_all(client, "abcdefghijklmnop", 16)
+        delivery = cluster.brokers[0].delivery
+        polling = delivery._polling
+        assert polling is not None
+        polling.pops.now_ms = itertools.count().__next__  # each look at the clock takes a millisecond
+        for pops in range(1, 5):
+            assert not await pop(client, exp="a = 'x'", exp_type="SQL92")
+            read = sum(delivery.pop.points.next_offset("T", "g", number) == 1 for number in range(16))
+            assert pops <= read <= 3 * pops
+
+
+async def test_the_bytes_of_one_pop_are_limited(tmp_path: Path) -> None:
+    """A response with the messages of many queues could exceed the frames that clients accept."""
+    async with serving(tmp_path, settings=SMALL) as (_, client):
+        await create(client, 8)
+        for number in range(8):
+            assert (await send(client, bytes(200_000), queue_id=number)).code == 0
+        found = await pop(client)
+        assert len(found) == 2  # the second one exceeds 256 kB
+        assert len(await arrive(client, 6)) == 6
+
+
+async def test_receipts_of_more_revive_queues_stay_valid(tmp_path: Path) -> None:
+    """Workers would do all jobs in flight again after an operator has reduced reviveQueueNum."""
+    async with serving(tmp_path, settings={**SMALL, "reviveQueueNum": "8"}) as (_, client):
+        await create(client)
+        await send_all(client, "abcdefgh")
+        messages = [(await pop(client, 1))[0] for _ in range(8)]
+    async with serving(tmp_path, settings={**SMALL, "reviveQueueNum": "1"}) as (_, client):
+        for message in messages:
+            moved = changed(message, await change(client, message, HOUR_MS))
+            assert (await batch(client, moved)).code == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize("kill", [True, False])
