@@ -94,6 +94,7 @@ class AccessHandler:
         """Apply a change and respond. It has failed if `change` raises an error or returns a reason."""
         store = self._of_accounts(failure)
         try:
+            store.before_change()
             reason = change(store)
         except (RocketError, OSError) as error:
             reason = str(error)

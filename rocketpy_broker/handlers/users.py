@@ -42,14 +42,14 @@ class UserHandler:
     @handles(RequestCode.AUTH_CREATE_USER)
     def create_user(self, channel: Channel, request: Command) -> Command:
         """Handle AUTH_CREATE_USER."""
-        store, user = self._users(), _user(request)
+        store, user = self._to_change(), _user(request)
         self._require_super(request, user.user_type, "create")
         return _changed(request, lambda: store.create_user(user))
 
     @handles(RequestCode.AUTH_UPDATE_USER)
     def update_user(self, channel: Channel, request: Command) -> Command:
         """Handle AUTH_UPDATE_USER."""
-        store, user = self._users(), _user(request)
+        store, user = self._to_change(), _user(request)
         old = store.user(user.username or "")
         for kind in (user.user_type, None if old is None else old.user_type):
             self._require_super(request, kind, "update")
@@ -58,7 +58,7 @@ class UserHandler:
     @handles(RequestCode.AUTH_DELETE_USER)
     def delete_user(self, channel: Channel, request: Command) -> Command:
         """Handle AUTH_DELETE_USER. A user who does not exist is deleted successfully, as in 5.3.3."""
-        store, name = self._users(), _name(request)
+        store, name = self._to_change(), _name(request)
         old = store.user(name)
         if old is None:
             return request.reply()
@@ -80,7 +80,7 @@ class UserHandler:
     @handles(RequestCode.AUTH_CREATE_ACL, RequestCode.AUTH_UPDATE_ACL)
     def put_acl(self, channel: Channel, request: Command) -> Command:
         """Handle AUTH_CREATE_ACL and AUTH_UPDATE_ACL, which do the same in 5.3.3."""
-        store = self._users()
+        store = self._to_change()
         acl = AclInfo.decode(request.body)
         subject = acl.subject or request.header_as(AclRequestHeader).subject or ""
         return _changed(request, lambda: store.put_acl(subject, acl.policies))
@@ -88,7 +88,7 @@ class UserHandler:
     @handles(RequestCode.AUTH_DELETE_ACL)
     def delete_acl(self, channel: Channel, request: Command) -> Command:
         """Handle AUTH_DELETE_ACL."""
-        store, header = self._users(), request.header_as(DeleteAclRequestHeader)
+        store, header = self._to_change(), request.header_as(DeleteAclRequestHeader)
         subject, kind, resource = header.subject or "", header.policy_type, header.resource
         return _changed(request, lambda: store.delete_acl(subject, kind, resource))
 
@@ -116,6 +116,15 @@ class UserHandler:
         if not isinstance(self.store, UserStore):
             raise Rejected(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _OFF)
         return self.store
+
+    def _to_change(self) -> UserStore:
+        """Return the users as the file has them now. Raises Rejected, also if it cannot be read."""
+        store = self._users()
+        try:
+            store.before_change()
+        except ConfigInvalid as error:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"the change would replace a file: {error}") from None
+        return store
 
     def _is_super(self, request: Command) -> bool:
         """Whether a user of the type Super signed the request, as the guard has checked."""

@@ -72,6 +72,14 @@ class RulesFile(Generic[T]):
         else:
             log.warning("%s was read again and has %d accounts now", self.path, len(self.rules.accounts))
 
+    def before_change(self) -> None:
+        """Read what a person has written to the file since the last check, so that a change keeps it.
+
+        Raises ConfigInvalid if the file cannot be read: a change would replace it by older rules.
+        """
+        if self._problem or self._stamp is None or file_stamp(self.path) != self._stamp:
+            self.load()
+
     def _read(self, text: str) -> None:
         """Apply the rules of a text. Raises ConfigInvalid; nothing has changed then."""
         raise NotImplementedError

@@ -118,6 +118,24 @@ async def test_users_and_policies_are_listed_changed_and_deleted(tmp_path: Path)
             await accounts.list()
 
 
+async def test_a_request_keeps_what_was_written_to_the_file(tmp_path: Path) -> None:
+    """A request just after a person had disabled a user in the file would enable it again."""
+    async with servers_at(tmp_path) as servers, servers.admin() as admin:
+        accounts, file = admin.accounts, tmp_path / "store" / "config" / "auth.json"
+        await accounts.put_user("app", "app-secret")
+        contents = json.loads(file.read_text())
+        contents["users"][0]["userStatus"] = "disable"
+        file.write_text(json.dumps(contents))
+        await accounts.put_user("other", "other-secret")
+        assert not (await accounts.users())[servers.broker.config.name]["app"].is_enabled
+        broken = file.read_text()[:-3]
+        file.write_text(broken)
+        with pytest.raises(BrokerError, match=r"the change would replace a file: .*auth\.json") as caught:
+            await accounts.put_user("third", "third-secret")
+        assert "secret" not in str(caught.value)
+        assert file.read_text() == broken
+
+
 async def test_users_are_copied_to_another_broker(tmp_path: Path) -> None:
     """A new slave would reject the clients of its master."""
     async with servers_at(tmp_path, has_slave=True) as servers, servers.admin() as admin:
