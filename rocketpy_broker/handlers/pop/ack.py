@@ -25,10 +25,10 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import Rejected, handles, topic_not_found
-from rocketpy_broker.handlers.pop.pop import INVISIBLE_MS_MAX, check_ready
+from rocketpy_broker.handlers.pop.pop import check_ready
 from rocketpy_broker.handlers.send.send import SendHandler, respond_when_stored
 from rocketpy_broker.services.metadata.topics import TopicTable
-from rocketpy_broker.services.pop.formats import MESSAGES_MAX, CheckPoint, PointKey
+from rocketpy_broker.services.pop.formats import INVISIBLE_MS_MAX, MESSAGES_MAX, CheckPoint, PointKey
 from rocketpy_broker.services.pop.order import PopOrder
 from rocketpy_broker.services.pop.scheduler import PopService
 from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
@@ -134,7 +134,9 @@ class AckHandler:
         self, place: _Place, request: Command, header: ChangeInvisibleTimeRequestHeader, now_ms: int
     ) -> Command:
         """Set when a message of a pop in order is visible again; its receipt stays the same."""
-        key, visible_ms = place.key, now_ms + header.invisible_time
+        key = place.key
+        # Not in the millisecond of the pop: another pop in it would have the same receipts.
+        visible_ms = max(now_ms + header.invisible_time, key.pop_ms + 1)
         queue = key.topic, key.group, key.queue_id
         if not self.order.set_visible(*queue, header.offset, pop_ms=key.pop_ms, visible_ms=visible_ms):
             raise _gone(place, [header.offset], now_ms)

@@ -45,7 +45,7 @@ from rocketpy_broker.handlers.send.send import SendHandler
 from rocketpy_broker.handlers.slave import is_slave
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
-from rocketpy_broker.services.pop.formats import CheckPoint, PointKey
+from rocketpy_broker.services.pop.formats import INVISIBLE_MS_MAX, CheckPoint, PointKey
 from rocketpy_broker.services.pop.order import PopOrder
 from rocketpy_broker.services.pop.scheduler import PopService
 from rocketpy_broker.services.stats import BrokerStats
@@ -62,7 +62,6 @@ _READ_MS: Final = 2
 """Time limit of the reads of one pop: a topic may have thousands of queues."""
 _BYTES_MAX: Final = 256 * 1024
 """A pop reads no further queue once it has so many bytes: clients accept frames of 16 MiB."""
-INVISIBLE_MS_MAX: Final = 366 * 24 * 3_600_000
 _QUEUE_OFFSET: Final = head_fields("size", "queue_offset")
 _MOVED: Final = frozenset(
     {

@@ -30,6 +30,7 @@ from rocketpy_broker.services.pop.formats import (
     ACK_TAG,
     BATCH_ACK_TAG,
     CK_TAG,
+    INVISIBLE_MS_MAX,
     REVIVE_GROUP,
     SEEN_GROUP,
     Acknowledgement,
@@ -348,7 +349,8 @@ class CheckPoints:
 
     def may_be_timer(self, key: PointKey, invisible_ms: int, now_ms: int) -> bool:
         """Whether an unknown check point may still be a timer, which RocketMQ has stored."""
-        return now_ms < key.pop_ms + invisible_ms and self.timers_wait()
+        left_ms = key.pop_ms + invisible_ms - now_ms
+        return 0 < left_ms <= INVISIBLE_MS_MAX and self.timers_wait()
 
     def _acknowledge_unknown(
         self,
@@ -524,7 +526,9 @@ class CheckPoints:
             if number % _COMMITTED_AT_ONCE == 0:
                 yield
             was_reset = (topic, group, queue_id) in self._reset
-            if not was_reset and self.offsets.get(group, topic, queue_id) == committed:
+            if self.offsets.get(group, topic, queue_id) != committed:
+                self.next_offset(topic, group, queue_id)  # forgets what was popped before
+            elif not was_reset:
                 self.offsets.commit(group, topic, queue_id, offset, is_own=True)
                 entry = self._popped.get((topic, group, queue_id))
                 if entry is not None and entry.committed == committed:

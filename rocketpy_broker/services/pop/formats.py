@@ -23,6 +23,7 @@ SEEN_GROUP: Final = "CID_RMQ_SYS_REVIVE_SEEN"
 """The group whose offsets say up to which record the offsets of groups include all pops. Not in RocketMQ."""
 MESSAGES_MAX: Final = 32
 """Most messages of a check point: each has a bit of an int."""
+INVISIBLE_MS_MAX: Final = 366 * 24 * 3_600_000
 CK_TAG: Final = b"ck"
 ACK_TAG: Final = b"ack"
 BATCH_ACK_TAG: Final = b"bAck"
@@ -142,7 +143,9 @@ class CheckPoint:
         """Read the body of a record. Raises RemoteProtocolError."""
         fields = _Fields.read(body)
         start, count = fields.number("so"), fields.number("n")
-        diffs = fields.numbers("d") or list(range(max(count, 0)))  # before 5.0 without gaps
+        if not 0 <= count <= MESSAGES_MAX:
+            raise _wrong("n", count)
+        diffs = fields.numbers("d") or list(range(count))  # before 5.0 without gaps
         if not 0 <= len(diffs) <= MESSAGES_MAX or len(set(diffs)) != len(diffs) or min(diffs, default=0) < 0:
             raise RemoteProtocolError(f"a check point with the messages {str(diffs)[:200]}")
         key = PointKey(fields.text("t"), fields.text("c"), fields.number("q"), start, fields.number("pt"))

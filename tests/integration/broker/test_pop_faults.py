@@ -219,6 +219,31 @@ async def test_the_bytes_of_one_pop_are_limited(tmp_path: Path) -> None:
         assert len(await arrive(client, 6)) == 6
 
 
+async def test_a_receipt_of_the_far_future_waits_for_no_timer(tmp_path: Path) -> None:
+    """Its acknowledgement would be a timer for ever, which later ones would wait for."""
+    async with serving(tmp_path, settings=SMALL) as (cluster, client):
+        await create(client)
+        await send_all(client, "a")
+        (message,) = await pop(client)
+        cluster.brokers[0].delivery.pop.points.timers_wait = lambda: True
+        for pop_time, code in ((2**62, ResponseCode.NO_MESSAGE), (message.receipt.pop_time - 1, 0)):
+            receipt = message.receipt._replace(pop_time=pop_time)
+            assert (await ack(client, message._replace(receipt=receipt))).code == code
+
+
+async def test_an_offset_that_was_set_meanwhile_is_not_committed_again_and_again(tmp_path: Path) -> None:
+    """An idle broker would flush its log each second."""
+    async with serving(tmp_path, settings=SMALL) as (cluster, client):
+        await create(client)
+        await send_all(client, "abc")
+        (message,) = await pop(client, 1)
+        cluster.brokers[0].consumers.offsets.commit("g", "T", 0, 2)
+        assert (await ack(client, message)).code == 0
+        points = cluster.brokers[0].delivery.pop.points
+        await until(lambda: not points.is_uncommitted)
+        assert [one.body for one in await pop(client)] == ["c"]
+
+
 async def test_receipts_of_more_revive_queues_stay_valid(tmp_path: Path) -> None:
     """Workers would do all jobs in flight again after an operator has reduced reviveQueueNum."""
     async with serving(tmp_path, settings={**SMALL, "reviveQueueNum": "8"}) as (_, client):

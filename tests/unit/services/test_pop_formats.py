@@ -82,6 +82,7 @@ def test_early_forms_are_read() -> None:
     [
         {"so": None}, {"so": "1"}, {"so": 2**63}, {"q": 1.5}, {"q": True}, {"t": ""}, {"c": 7}, {"pt": []},
         {"d": [0, 0]}, {"d": [-1]}, {"d": list(range(33))}, {"d": "0"}, {"d": [0.5]},
+        {"d": [], "n": 2**62}, {"d": [], "n": -1},
     ],
 )  # fmt: skip
 def test_what_is_no_check_point_is_rejected(change: dict[str, object]) -> None:
