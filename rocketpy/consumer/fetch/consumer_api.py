@@ -273,8 +273,8 @@ class ConsumerApi(BrokerApi):
         address, _ = await self.client.routes.find_broker(queue.topic, queue.broker_name)
         channel = self.client.connections.get(address).channel
         first = self._first_commits.get((queue.topic, address))
-        if first is not None and first.channel is channel:
-            await first.ended.wait()
+        if first is not None and (first.channel is channel or not first.ended.is_set()):
+            await first.ended.wait()  # it may connect meanwhile, so that the channel differs
             return await self._commit(address, queue, offset)
         self._first_commits[queue.topic, address] = first = _FirstCommit(channel)
         try:

@@ -181,3 +181,34 @@ async def test_commits_go_on_after_a_failed_first_one(broker: JavaBroker, api: C
     assert broker.offsets == {"T": dict.fromkeys(range(1, 4), 7)}
     assert await offsets.write(dict.fromkeys(QUEUES, 7)) is None
     assert broker.offsets == {"T": dict.fromkeys(range(4), 7)}
+
+
+async def test_a_first_commit_that_connects_is_alone(broker: JavaBroker, api: ConsumerApi) -> None:
+    """A commit during it would count as the first one of the new connection, and one of both be lost."""
+    script, held = broker.script, asyncio.Event()
+    assert script is not None
+    for queue in QUEUES[:2]:
+        assert await api.committed_offset(queue) is None
+    channel = api.client.connections.get(broker.address).channel
+    assert channel is not None
+    channel.close()
+    await channel.wait_closed()
+
+    def respond(channel: Channel, request: Command) -> Command | bytes | None:
+        if request.code == RequestCode.UPDATE_CONSUMER_OFFSET and not held.is_set():
+            waiting.append((channel, request))
+            return None
+        return script(channel, request)
+
+    waiting: list[tuple[Channel, Command]] = []
+    broker.script = respond
+    async with asyncio.TaskGroup() as commits:
+        commits.create_task(api.commit(QUEUES[0], 7))
+        await broker.until(lambda: broker.commits == 1)
+        commits.create_task(api.commit(QUEUES[1], 7))
+        assert await api.committed_offset(QUEUES[2]) is None  # after what the second one has sent
+        assert broker.commits == 1
+        held.set()
+        for channel, request in waiting:
+            script(channel, request)
+    assert broker.offsets == {"T": {0: 7, 1: 7}}
