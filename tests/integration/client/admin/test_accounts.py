@@ -85,6 +85,22 @@ async def test_an_administrator_stays_one(tmp_path: Path, monkeypatch: pytest.Mo
             assert await is_admin() == expected
 
 
+async def test_a_request_keeps_what_was_written_to_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request just after a person had removed an account from the file would bring it back."""
+    async with Servers(tmp_path, monkeypatch) as servers, admin_of(servers) as admin:
+        file = tmp_path / "plain_acl.yml"
+        lines = file.read_text().splitlines()
+        kept = [line for line in lines if "all-defaults" not in line]
+        assert len(kept) == len(lines) - 1
+        file.write_text("\n".join(kept))
+        await admin.accounts.put("newcomer", "fresh-secret")
+        accounts = (await admin.accounts.list())[servers.broker.config.name].accounts
+        assert "newcomer" in accounts
+        assert "all-defaults" not in accounts
+
+
 async def test_white_addresses_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine would be let in without a signature, or be shut out."""
     async with Servers(tmp_path, monkeypatch) as servers, admin_of(servers) as admin:
