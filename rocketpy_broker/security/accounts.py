@@ -21,7 +21,13 @@ from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX
 from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.security.addresses import AddressPattern
-from rocketpy_broker.security.rights import INTERNAL_GROUP, RequiredRight, Right, Subject, is_internal_topic
+from rocketpy_broker.security.rights import (
+    RequiredRight,
+    Right,
+    Subject,
+    is_internal_group,
+    is_internal_topic,
+)
 
 KEY_CHARACTERS_MIN: Final = 7
 """Minimum length of access and secret keys: 4.6.0 requires more than 6 characters."""
@@ -53,8 +59,8 @@ class Account:
     """Rights by group that differ from the default right."""
 
     def right_to_group(self, name: str) -> Right:
-        """Return the right to act as a group. The default right does not apply to the broker's own group."""
-        default = Right.DENY if name == INTERNAL_GROUP else self.default_group
+        """Return the right to act as a group. The default right does not apply to the broker's own groups."""
+        default = Right.DENY if is_internal_group(name) else self.default_group
         return self.groups.get(name, default)
 
     def right_to_topic(self, name: str) -> Right:

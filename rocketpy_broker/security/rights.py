@@ -7,14 +7,13 @@ from enum import Enum, Flag
 from typing import Final, NamedTuple, Protocol
 
 from rocketpy.message import REPLY_TOPIC_SUFFIX
+from rocketpy.protocol.bodies.topic import SYSTEM_GROUP_PREFIX
 from rocketpy.protocol.remoting.command import Command
 
 _INTERNAL_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_")
 _INTERNAL_TOPICS: Final = frozenset(
     {"SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC", "OFFSET_MOVED_EVENT"}
 )
-INTERNAL_GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""The group of the broker itself."""
 
 
 class Right(Flag):
@@ -70,6 +69,11 @@ def is_internal_topic(name: str) -> bool:
     return (
         name in _INTERNAL_TOPICS or name.startswith(_INTERNAL_PREFIXES) or name.endswith(REPLY_TOPIC_SUFFIX)
     )
+
+
+def is_internal_group(name: str) -> bool:
+    """Whether a group is of the broker itself, whose offsets say what of its own topics is done."""
+    return name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 class Principal(Protocol):

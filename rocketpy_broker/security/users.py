@@ -27,10 +27,10 @@ from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX, RETRY_TOPIC_P
 from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.security.rights import (
     ALL_RIGHTS,
-    INTERNAL_GROUP,
     RequiredRight,
     Right,
     Subject,
+    is_internal_group,
     is_internal_topic,
 )
 
@@ -180,7 +180,7 @@ class User:
     def refusal(self, required: RequiredRight, host: str) -> str | None:
         """Return why a client at this host lacks a right; None if it has the right.
 
-        A pattern does not cover the broker's own topics and its group, except for sending traces. It covers
+        A pattern does not cover the broker's own topics and groups, except for sending traces. It covers
         dead letters only together with the right to read as their group.
         """
         if not required.actions:
@@ -204,7 +204,7 @@ class User:
     def _pattern_covers(self, required: RequiredRight, host: str) -> bool:
         name = required.name
         if required.kind is Subject.GROUP:
-            return name != INTERNAL_GROUP
+            return not is_internal_group(name)
         if required.kind is not Subject.TOPIC:
             return True
         if name == TRACE_TOPIC:

@@ -20,6 +20,7 @@ from rocketpy_broker.security.accounts import (
     read_access_file,
 )
 from rocketpy_broker.security.rights import Right, may_read_from
+from rocketpy_broker.services.pop.formats import REVIVE_GROUP, SEEN_GROUP
 
 BOTH = Right.PUB | Right.SUB
 ACCOUNTS = """
@@ -84,7 +85,8 @@ def test_default_rights_do_not_apply_to_internal_topics(topic: str, right: Right
         defaultGroupPerm="DENY", groupPerms=["mine=SUB"], topicPerms=["TRANS_CHECK_MAX_TIME_TOPIC=SUB"]
     )
     assert one.right_to_topic(topic) is right
-    assert account().right_to_group("CID_RMQ_SYS_TRANS") is Right.DENY
+    for name in ("CID_RMQ_SYS_TRANS", REVIVE_GROUP, SEEN_GROUP):
+        assert account().right_to_group(name) is Right.DENY
 
 
 def reads_from(reader: Account, sender: Account | None) -> bool:

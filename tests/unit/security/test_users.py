@@ -15,8 +15,10 @@ from rocketpy_broker.security.accounts import AccessList, read_access_file
 from rocketpy_broker.security.rights import RequiredRight, Right, Subject, may_read_from
 from rocketpy_broker.security.user_file import UserStore
 from rocketpy_broker.security.users import AuthFile, User, UserList
+from rocketpy_broker.services.pop.formats import REVIVE_GROUP, SEEN_GROUP
 
 HOST = "10.0.0.7"
+OWN_GROUPS = ("CID_RMQ_SYS_TRANS", REVIVE_GROUP, SEEN_GROUP)
 BOSS = UserInfo(username="boss", password="boss-secret", user_type="Super")
 
 
@@ -123,7 +125,9 @@ def test_patterns_do_not_cover_topics_of_the_broker() -> None:
     everything = user("* All Allow")
     for name in ("RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "C_REPLY_TOPIC"):
         assert not may(everything, f"topic:{name}", Right.SUB)
-    assert not may(everything, "group:CID_RMQ_SYS_TRANS", Right.SUB)
+    for name in OWN_GROUPS:
+        assert not may(everything, f"group:{name}", Right.SUB)
+        assert not may(everything, f"group:{name}", Right.DELETE)
     assert may(everything, "topic:RMQ_SYS_TRACE_TOPIC")
     assert not may(everything, "topic:RMQ_SYS_TRACE_TOPIC", Right.SUB)
     assert may(user("Topic:SCHEDULE_TOPIC_XXXX Sub Allow"), "topic:SCHEDULE_TOPIC_XXXX", Right.SUB)
