@@ -5,12 +5,15 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from rocketpy_broker.services.pop.formats import CheckPoint, PointKey
 
 PRECISION_MS: Final = 100
 """Check points whose time ends in the same interval are revived together, at its end."""
+_DUE_MAX: Final = 1000
+"""Consumers choose when invisible times end: any number may end together."""
 TIMERS_MS: Final = 2000
 """How long after its time a check point is revived whose acknowledgements may be timers."""
 
@@ -100,10 +103,14 @@ class InFlight:
     def due(self, now_ms: int) -> Iterator[CheckPoint]:
         """Yield the check points whose time is over, in the order of their times.
 
-        Between two of them, the caller may remove or postpone the one that it has got.
+        Between two of them, the caller may remove or postpone the one that it has got. The next call yields
+        those behind the first `_DUE_MAX`.
         """
-        while (number := self._first_slot()) is not None and (number + 1) * PRECISION_MS <= now_ms:
-            yield from sorted(self._slots[number].values(), key=lambda point: point.revive_ms)
+        left = _DUE_MAX
+        while left and (number := self._first_slot()) is not None and (number + 1) * PRECISION_MS <= now_ms:
+            points = list(islice(self._slots[number].values(), left))
+            yield from sorted(points, key=lambda point: point.revive_ms)
+            left -= len(points)
             if self._slots.get(number):
                 return  # the caller could not handle all of them
 
