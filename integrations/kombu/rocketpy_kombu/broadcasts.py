@@ -110,8 +110,7 @@ class BroadcastReader:
                 self._arrived(queue, message)
 
     def _arrived(self, queue: MessageQueue, message: MessageExt) -> None:
-        info = envelope.decode(message.body)["properties"].get("delivery_info") or {}
-        exchange, routing_key = info.get("exchange", ""), info.get("routing_key", "")
+        exchange, routing_key = envelope.address(envelope.decode(message.body))
         for binding, starts in self._bindings.items():
             if (
                 binding.exchange == exchange

@@ -26,8 +26,9 @@ def decode(body: bytes) -> Payload:
         payload = loads(body.decode())
     except Exception:  # noqa: BLE001 - kombu's decoders of types raise anything for what they do not expect
         payload = None
-    if isinstance(payload, dict) and isinstance(payload.get("properties"), dict) and "body" in payload:
-        return payload
+    if _is_readable(payload):
+        known: Payload = payload
+        return known
     return {
         "body": base64.b64encode(body).decode(),
         "content-type": "application/data",
@@ -35,6 +36,29 @@ def decode(body: bytes) -> Payload:
         "headers": {},
         "properties": {"body_encoding": "base64"},
     }
+
+
+def _is_readable(payload: object) -> bool:
+    """Return whether kombu can make a message of this; otherwise it would raise in the loop of a worker."""
+    if not isinstance(payload, dict) or not isinstance(payload.get("body"), str | bytes):
+        return False
+    properties, headers = payload.get("properties"), payload.get("headers")
+    if not isinstance(properties, dict) or not isinstance(headers, dict | None):
+        return False
+    encoding = properties.get("body_encoding")
+    try:
+        if encoding == "base64":
+            base64.b64decode(payload["body"])
+    except ValueError:
+        return False
+    return encoding in (None, "", "utf-8", "base64")
+
+
+def address(payload: Payload) -> tuple[str, str]:
+    """Return the exchange and the routing key to which a message was published."""
+    info = payload["properties"].get("delivery_info")
+    info = info if isinstance(info, dict) else {}
+    return str(info.get("exchange", "")), str(info.get("routing_key", ""))
 
 
 def mark_delivered(payload: Payload, queue: str, tag: str, *, redelivered: bool) -> None:

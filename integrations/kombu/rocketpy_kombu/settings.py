@@ -14,7 +14,7 @@ from rocketpy.transport import TlsFiles
 from rocketpy_kombu.names import valid_name
 
 _URL: Final = re.compile(
-    r"(?:rocketmq:)?//(?:(?P<account>[^@/?]*)@)?(?P<hosts>[^@/?]*)(?:/(?P<namespace>[^?]*))?"
+    r"(?:rocketmq:)?//(?:(?P<account>[^@/?]*)@)?(?P<hosts>[^@/?]*)(?:/(?P<namespace>[^@?]*))?"
 )
 _EMBEDDED: Final = re.compile(r"embedded:(?://)?(?P<rest>.*)")
 _TLS_FILES: Final = {"ca_certs": "trust_cert_path", "certfile": "cert_path", "keyfile": "key_path"}
@@ -85,7 +85,8 @@ def display_url(url: str, *, mask: str | None) -> str:
     """Return a URL for logs, with `mask` in place of the secret key; None shows it."""
     if mask is None:
         return url
-    return re.sub(r"(//[^:@/]*:)[^@/]*@", rf"\g<1>{mask}@", url)
+    # To the last @: a secret key that is not quoted may have any character.
+    return re.sub(r"(//[^:]*:).*@", rf"\g<1>{mask}@", url, flags=re.DOTALL)
 
 
 def _client_config(
@@ -99,7 +100,7 @@ def _client_config(
         raise ConfigInvalid(
             f"{display_url(url, mask='**')!r} is no address of RocketMQ; write "
             "rocketmq://access_key:secret_key@host:9876,other:9876/namespace, of which only rocketmq:// "
-            "is necessary"
+            "is necessary; percent-encode @ / ? and : of the keys"
         )
     hosts = [host if ":" in host else f"{host}:9876" for host in found["hosts"].split(",") if host]
     tls: TlsFiles | None = None

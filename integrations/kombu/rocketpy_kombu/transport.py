@@ -125,18 +125,21 @@ class Channel(virtual.Channel):
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
         """Forget a temporary queue; empty another one. Its topic stays, as other programs may use it."""
-        if self._temporary.pop(queue, None) is None:
-            self._purge(queue)
-        else:
+        if self._temporary.pop(queue, None) is not None:
             self._session.run(self.connection.broadcasts.unbind([queue]))
+        elif self._has_queue(queue):
+            self._purge(queue)
 
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any
     ) -> None:
         """Delete a queue, and its bindings in this process."""
-        super().queue_delete(queue, if_unused, if_empty, **kwargs)
-        if queue in self._temporary:  # it was not bound to an exchange
-            self._delete(queue)
+        if if_empty and self._size(queue):
+            return
+        self.state.queue_bindings_delete(queue)
+        for exchange in self.state.exchanges.values():  # kombu leaves it there, and so would send to it
+            exchange["table"] = [bound for bound in exchange.get("table", ()) if bound[-1] != queue]
+        self._delete(queue)
 
     def _size(self, queue: str) -> int:
         if (backlog := self._temporary.get(queue)) is not None:
@@ -168,8 +171,8 @@ class Channel(virtual.Channel):
             self._put(queue, message, body=body)
         if tag is None and not queues:
             log.warning(
-                "a message to exchange %r with routing key %r was dropped: no queue is bound to it in this "
-                "process; declare the queue before you publish",
+                "a message to exchange %r with routing key %r was dropped: no queue is bound to it by this "
+                "connection; declare the queue before you publish",
                 exchange,
                 routing_key,
             )
@@ -187,7 +190,10 @@ class Channel(virtual.Channel):
         """Return the queues with a topic that get a message, and the tag if it is broadcast as well."""
         is_transient = message["properties"].get("delivery_mode") == _TRANSIENT
         if not exchange:
-            if routing_key in self._temporary or (is_transient and routing_key not in self._session.durable):
+            is_declared = routing_key in self._session.durable
+            if routing_key in self._temporary or (
+                is_transient and not is_declared and not self._has_queue(routing_key)
+            ):
                 return [], broadcast_tag("", routing_key)
             queue = routing_key or self.deadletter_queue
             return ([queue] if queue else []), None

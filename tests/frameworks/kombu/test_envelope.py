@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 
+import kombu
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kombu.transport import virtual
 
 from rocketpy_kombu import envelope
 
@@ -23,6 +25,11 @@ JSON = st.recursive(
     [
         b'{"__type__": "uuid", "__value__": {"hex": 1}}',
         b'{"body": "", "properties": {"delivery_info": 7, "expiration": Infinity}}',
+        b'{"body": 5, "properties": {}}',
+        b'{"body": "x", "properties": {"body_encoding": "zip"}}',
+        b'{"body": "x", "properties": {"body_encoding": [7]}}',
+        b'{"body": "x", "properties": {"body_encoding": "base64"}}',
+        b'{"body": "x", "properties": {}, "headers": [1]}',
         b"[" * 100_000,
         b"\xff",
         b"7",
@@ -34,6 +41,7 @@ def test_no_body_stops_a_worker(body: bytes) -> None:
     envelope.mark_delivered(payload, "jobs", "tag", redelivered=True)
     assert payload["properties"]["delivery_info"] == {"queue": "jobs", "redelivered": True}
     assert envelope.expiry_ms(payload, 0) == math.inf
+    virtual.Message(payload, virtual.Channel(kombu.Connection("memory://").transport))
 
 
 @given(JSON | st.builds(lambda one, two: {"body": one, "properties": two}, JSON, JSON))

@@ -70,6 +70,16 @@ def test_a_shown_address_has_no_secret() -> None:
     assert kombu.Connection("rocketmq+embedded://").as_uri() == "rocketmq+embedded://"
 
 
+@pytest.mark.parametrize("key", ["hid/den", "h@hidden", "h?hidden", "@hidden"])
+def test_a_key_that_is_not_quoted_is_not_shown(key: str) -> None:
+    """A part of the key would be in the logs, or in an error about a host of that name."""
+    url = f"rocketmq://shop:{key}@one"
+    assert kombu.Connection(url).as_uri() == "rocketmq://shop:**@one"
+    with pytest.raises(ConfigInvalid, match="percent-encode") as error:
+        read_settings(url, ssl=False, options={})
+    assert "den" not in str(error.value)
+
+
 @given(st.text(min_size=1), st.text(min_size=1))
 def test_names_of_queues_become_different_valid_topics(one: str, two: str) -> None:
     """Two queues would share their tasks, or a queue could not be declared."""

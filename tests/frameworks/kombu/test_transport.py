@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 from pytest_rocketpy.cluster import ClusterThread
 from rocketpy import Message
 from rocketpy.sync import Producer
+from rocketpy_kombu.names import BROADCAST_TOPIC, broadcast_tag
 from tests.frameworks.programs import stored, wait_until
 from tests.waiting import LIMIT_S
 
@@ -339,3 +341,59 @@ def test_a_connection_without_servers_fails() -> None:
     connection = kombu.Connection(f"rocketmq://127.0.0.1:{port}")
     with pytest.raises(connection.connection_errors):
         connection.connect()
+
+
+def exists(connection: kombu.Connection, topic: str) -> bool:
+    """Whether there is a topic of this name."""
+    session = connection.transport.session
+    found: bool = session.run(session.exists(topic))
+    return found
+
+
+def test_a_deleted_temporary_queue_gets_no_topic(connect: Connect, prefix: str) -> None:
+    """Topics and groups would remain of all queues for replies, and would get messages that nobody reads."""
+    connection = connect()
+    exchange = kombu.Exchange("news", "topic", durable=False)
+    with connection.channel() as channel:
+        queue = kombu.Queue("replies", exchange, routing_key="a.#", auto_delete=True)(channel)
+        queue.declare()
+        queue.bind_to(exchange, routing_key="b.#")
+        queue.delete()
+        queue.delete()
+        kombu.Producer(channel).publish("x", exchange=exchange, routing_key="a.b")
+    assert not exists(connection, f"{prefix}replies")
+
+
+def test_a_deleted_queue_without_an_exchange_is_empty(connect: Connect) -> None:
+    """Tasks that were deleted would run."""
+    connection, queue = connect(), kombu.Queue("jobs")
+    publish(connection, queue, "old")
+    with connection.channel() as channel:
+        queue(channel).delete()
+        assert queue(channel).get() is None
+
+
+def test_a_transient_message_reaches_a_queue_that_others_have_declared(connect: Connect) -> None:
+    """It would be broadcast, which only temporary queues get, and so be lost."""
+    consumer, producer = connect(), connect()
+    consumed = Consumed(consumer, kombu.Queue("jobs"))
+    consumer.transport.session.durable.clear()  # as in another process
+    with producer.channel() as channel:
+        kombu.Producer(channel).publish("x", routing_key="jobs", delivery_mode=1)
+    assert consumed.wait(1) == ["x"]
+
+
+@pytest.mark.parametrize("info", [[1], {"exchange": "news", "routing_key": [1]}])
+def test_no_broadcast_of_another_program_ends_broadcasts(connect: Connect, prefix: str, info: object) -> None:
+    """Remote control and events would stop without an error."""
+    connection = connect()
+    exchange = kombu.Exchange("news", "topic", durable=False)
+    queue = kombu.Queue("listener", exchange, routing_key="a.#", auto_delete=True)
+    consumed = Consumed(connection, queue)
+    body = json.dumps({"body": "x", "properties": {"delivery_info": info}}).encode()
+    session = connection.transport.session
+    foreign = Message(prefix + BROADCAST_TOPIC, body, tags=broadcast_tag("news", None))
+    session.run(session.send(foreign))
+    with connection.channel() as channel:
+        kombu.Producer(channel).publish("good", exchange=exchange, routing_key="a.b")
+    assert consumed.wait(1) == ["good"]
