@@ -302,10 +302,14 @@ class SimpleConsumer(GroupConsumer):
         if not messages:
             return messages
         self.member.undecodable += log_undecodable(messages, log)
-        limit = await self._limit(source)
-        if all(message.reconsume_times <= limit for message in messages):
-            return messages
-        return [message for message in messages if not await self._is_given_up(message, limit)]
+        try:
+            limit = await self._limit(source)
+            if all(message.reconsume_times <= limit for message in messages):
+                return messages
+            return [message for message in messages if not await self._is_given_up(message, limit)]
+        except asyncio.CancelledError:
+            self._api.release_soon(messages)
+            raise
 
     async def _limit(self, source: _Source) -> int:
         """Return how often a message is delivered again."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context
 from struct import Struct
 from typing import Final, NamedTuple, Self
@@ -227,10 +227,15 @@ class PopApi(ConsumerApi):
                 messages = self._popped(response.result(), topic, broker_name)
             except RocketError:  # without receipts; they are visible again after the invisible time
                 return
-            for message in messages:
-                self.client.tasks.spawn(self._release_quietly(message), "release a popped message")
+            self.release_soon(messages)
 
         return release
+
+    def release_soon(self, messages: Iterable[MessageExt]) -> None:
+        """Let other consumers have messages whose caller was cancelled, unless they were settled."""
+        for message in messages:
+            if message.receipt is not None:
+                self.client.tasks.spawn(self._release_quietly(message), "release a popped message")
 
     async def _release_quietly(self, message: MessageExt) -> None:
         try:

@@ -42,8 +42,6 @@ class _Kept:
     message: MessageExt
     since_s: float
     """When its invisible time began, on the monotonic clock."""
-    extending: Future[None] | None = None
-    """The extension that runs now."""
 
 
 class Extender:
@@ -60,8 +58,10 @@ class Extender:
         self._invisible_ms = invisible_ms
         self._held: dict[int, _Kept] = {}
         """By the id of the message."""
+        self._extending: dict[int, Future[None]] = {}
+        """The extensions that run now, also of messages that are kept no longer; by the id of the message."""
         self._lock = threading.Lock()
-        """For `_held` and `_Kept.extending`."""
+        """For `_held` and `_extending`."""
         self._thread: threading.Thread | None = None
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -85,14 +85,18 @@ class Extender:
             if kept is not None:
                 kept.message = after
                 self._held[id(after)] = kept
+                if (extension := self._extending.pop(id(before), None)) is not None:
+                    self._extending[id(after)] = extension
 
     async def let_go(self, messages: Collection[MessageExt]) -> None:
         """Keep these messages no longer, and wait for their running extensions: their receipts are final."""
         with self._lock:
-            held = [self._held.pop(id(message), None) for message in messages]
-            running = [each.extending for each in held if each is not None and each.extending is not None]
+            for message in messages:
+                self._held.pop(id(message), None)
+            running = [self._extending.get(id(message)) for message in messages] if self._extending else ()
         for extension in running:
-            await asyncio.wrap_future(extension)
+            if extension is not None:  # its end is awaited again if this caller is cancelled
+                await asyncio.shield(asyncio.wrap_future(extension))
 
     def held(self) -> list[MessageExt]:
         """Return the messages that are kept."""
@@ -164,7 +168,7 @@ class Extender:
             message = held.message
             if self._held.get(id(message)) is not held:
                 return
-            held.extending = extending = Future[None]()
+            self._extending[id(message)] = extending = Future[None]()
         began_s = time.monotonic()
         try:
             await api.change_invisible(message, self._invisible_ms)
@@ -178,6 +182,6 @@ class Extender:
             self._limited_log.warning(type(error).__name__, text, message, error)
         finally:
             with self._lock:
-                held.extending = None
+                self._extending.pop(id(held.message), None)
                 held.message.receipt = message.receipt  # it may be a copy by now
             extending.set_result(None)

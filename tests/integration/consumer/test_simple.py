@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +15,7 @@ from rocketpy import AdminClient, ClientConfig, Message, MessageExt, Producer, S
 from rocketpy.errors import AcksFailed, ClientClosed, MessageInvalid, ReceiptExpired, UsageError
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import ANY_QUEUE, PollingInfoRequestHeader, PollingInfoResponseHeader
+from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.pop_cases import CASES, FIRST, MINUTE, SECOND, ServersInThread, receive, send
 from tests.integration.raw_client import RawClient
@@ -91,6 +94,78 @@ async def test_a_cancelled_call_gives_back_what_arrives(cluster: EmbeddedCluster
         await send(cluster.namesrv_address, "T", "late")
         (message,) = await receive(consumer, 1)
         assert message.body == b"late"
+
+
+class CancelsAt:
+    """Cancels a task when a request with this code is sent."""
+
+    def __init__(self, code: RequestCode) -> None:
+        self.code = code
+        self.task: asyncio.Task[object] | None = None
+        self.is_sent = threading.Event()
+
+    def before_request(self, _: str, request: Command) -> None:
+        if request.code == self.code:
+            self.is_sent.set()
+            if self.task is not None:
+                self.task.cancel()
+                self.task = None
+
+    def after_response(self, _address: str, _request: Command, _response: Command) -> None:
+        """Nothing to do."""
+
+
+async def test_a_call_that_is_cancelled_after_a_pop_gives_it_back(cluster: EmbeddedCluster) -> None:
+    """A message would be hidden: the limit of deliveries is asked for when it has arrived."""
+    await send(cluster.namesrv_address, "T", "x")
+    hook = CancelsAt(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
+    client = ClientConfig(rpc_hooks=(hook,))
+    async with SimpleConsumer("g", cluster.namesrv_address, config=FIRST, client=client) as consumer:
+        consumer.subscribe("T")
+        hook.task = asyncio.create_task(consumer.receive(1, 10 * MINUTE))
+        with pytest.raises(asyncio.CancelledError):
+            await hook.task
+        assert hook.is_sent.is_set()
+        (message,) = await receive(consumer, 1)
+        assert message.body == b"x"
+
+
+class StallsExtensions(CancelsAt):
+    """Holds the thread of extensions before each of its requests until `go_on`."""
+
+    def __init__(self) -> None:
+        super().__init__(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+        self.go_on = threading.Event()
+
+    def before_request(self, address: str, request: Command) -> None:
+        super().before_request(address, request)
+        if request.code == self.code and threading.current_thread() is not threading.main_thread():
+            self.go_on.wait(LIMIT_S)
+
+
+async def test_a_cancelled_acknowledgement_can_be_repeated(
+    cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would use the receipt from before a running extension, and that extension would fail."""
+    await send(cluster.namesrv_address, "T", "x")
+    hook = StallsExtensions()
+    client = ClientConfig(rpc_hooks=(hook,))
+    config = replace(FIRST, extend_ms=6_000)
+    async with SimpleConsumer("g", cluster.namesrv_address, config=config, client=client) as consumer:
+        consumer.subscribe("T")
+        async for message in consumer:
+            await asyncio.to_thread(hook.is_sent.wait, LIMIT_S)
+            first = asyncio.create_task(consumer.ack(message))
+            await asyncio.sleep(0)
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+            assert first.cancelled()
+            again = asyncio.create_task(consumer.ack(message))
+            await asyncio.sleep(0)
+            hook.go_on.set()
+            await again
+            break
+    assert "extension of messages failed" not in caplog.text
 
 
 async def until_held(cluster: EmbeddedCluster) -> None:
