@@ -37,7 +37,7 @@ from rocketpy_broker.handlers.base import Rejected, handles
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable, queue_count
-from rocketpy_broker.services.slices import SERVER, Slices
+from rocketpy_broker.services.slices import Lasting, Slices
 from rocketpy_broker.store import MessageStore
 
 log = logging.getLogger("rocketpy.broker.calls")
@@ -75,7 +75,7 @@ class ClientCallHandler:
         of 5.x may name, the broker also commits the offset itself; and for a group that pops, whose members
         do not know offsets. Differs: 4.6.0 leaves out queues that are only read.
         """
-        return await self.slices.run(self._reset_offset(request), SERVER)
+        return await self.slices.run(self._reset_offset(request), Lasting(channel))
 
     def _reset_offset(self, request: Command) -> Generator[None, None, Command]:
         header = request.header_as(ResetOffsetRequestHeader)

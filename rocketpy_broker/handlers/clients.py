@@ -57,7 +57,7 @@ from rocketpy_broker.services.metadata.clients import ClientChannelInfo, ClientR
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.locks import QueueLocks
 from rocketpy_broker.services.metadata.topics import TopicTable, own_topic
-from rocketpy_broker.services.slices import SERVER, Slices, Turns
+from rocketpy_broker.services.slices import Lasting, Slices, Turns
 from rocketpy_broker.store.files.batch_saver import PendingChange
 from rocketpy_broker.store.files.disk import system_clock
 
@@ -338,7 +338,7 @@ class ClientHandler:
     @handles(RequestCode.UNLOCK_BATCH_MQ)
     async def unlock_queues(self, channel: Channel, request: Command) -> Command:
         """Handle UNLOCK_BATCH_MQ, also for a client that has disconnected."""
-        return await self._locking.run(self._unlock(request), SERVER)
+        return await self._locking.run(self._unlock(request), Lasting(channel))
 
     def _unlock(self, request: Command) -> Generator[None, None, Command]:
         _check_lock_size(request)

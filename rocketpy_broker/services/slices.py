@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Hashable, Iterator
 from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from rocketpy.errors import ConnectionLost
 from rocketpy.protocol import fastjson
@@ -291,15 +291,17 @@ class SharedWork(Generic[T]):
 
 
 @dataclass(frozen=True)
-class _Server:
-    """The client of work that has none."""
+class Lasting:
+    """A client whose work is done even if it disconnects."""
 
-    is_closed: bool = False
-    is_writable: bool = True
+    owner: Hashable
+    """Whose turns it has; None for the server."""
+    is_closed: ClassVar = False
+    is_writable: ClassVar = True
 
     def when_writable(self, then: Callable[[], None], /) -> None:
         """Call `then`."""
         then()
 
 
-SERVER: Final = _Server()
+SERVER: Final = Lasting(None)

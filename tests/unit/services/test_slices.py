@@ -11,7 +11,7 @@ import pytest
 
 from rocketpy.errors import ConnectionLost, RocketError
 from rocketpy.runtime.tasks import Tasks
-from rocketpy_broker.services.slices import SLICE_MS, SharedWork, Slices
+from rocketpy_broker.services.slices import SLICE_MS, Lasting, SharedWork, Slices
 from tests.turns import Turns
 from tests.waiting import until
 
@@ -142,8 +142,9 @@ async def test_requests_run_one_after_the_other() -> None:
     assert (count.begun, count.most, count.running) == (50, 1, 0)
 
 
-async def test_clients_take_turns() -> None:
-    """A client with a thousand requests would keep a consumer from renewing its locks."""
+@pytest.mark.parametrize("lasts", [False, True])
+async def test_clients_take_turns(lasts: bool) -> None:
+    """A client with a thousand requests would keep a consumer from renewing its locks, or releasing them."""
     slices, done = Slices(Tasks("the test"), Clock()), list[str]()
 
     def work(name: str) -> Generator[None, None, None]:
@@ -151,7 +152,7 @@ async def test_clients_take_turns() -> None:
             yield
         done.append(name)
 
-    greedy, good = Connection(), Connection()
+    greedy, good = (Lasting(Connection()) if lasts else Connection() for _ in range(2))
     requests = [slices.run(work("greedy"), greedy) for _ in range(50)]
     requests += [slices.run(work("good"), good) for _ in range(2)]
     await asyncio.gather(*requests)
