@@ -34,6 +34,7 @@ from rocketpy.protocol.remoting.acl import (
 )
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import PeriodicCall, Tasks
+from rocketpy.runtime.text import printable
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import ListenConfig
 from rocketpy_broker.security.access_file import AccessStore
@@ -139,7 +140,7 @@ class AccessGuard:
         return self._deny(channel, request, reason)
 
     def _deny(self, channel: Channel, request: Command, reason: str) -> Command:
-        log.info("request from %s rejected: %s", channel.remote_address, reason)
+        log.info("request from %s rejected: %.1000s", channel.remote_address, printable(reason))
         return self.store.rules.rejection(request, reason)
 
     def _deny_reason(self, channel: Channel, request: Command) -> str | None:

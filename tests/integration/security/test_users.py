@@ -253,6 +253,21 @@ async def test_without_authorization_every_user_may_do_everything(tmp_path: Path
         assert (await servers.ask(("app", "wrong"), RequestCode.GET_BROKER_CONFIG, {})).code
 
 
+async def test_a_name_cannot_forge_a_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anybody could write lines into the log of a broker, without an account."""
+    caplog.set_level("INFO", "rocketpy.broker.access")
+    async with servers_at(tmp_path) as servers:
+        name = "x\nrequest from 10.0.0.1 accepted" + "y" * 5000
+        assert (
+            await servers.ask((name, "s"), RequestCode.GET_BROKER_CONFIG, {})
+        ).code != ResponseCode.SUCCESS
+    (found,) = [text for text in caplog.messages if "rejected: User:x" in text]
+    assert "\n" not in found
+    assert len(found) < 1200
+
+
 async def test_the_configuration_does_not_show_passwords(tmp_path: Path) -> None:
     """Everybody who may read settings could act as a Super user."""
     async with servers_at(tmp_path) as servers:
