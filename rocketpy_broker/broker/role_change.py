@@ -19,7 +19,7 @@ from rocketpy_broker.broker.consumer_services import BrokerContext, ConsumerServ
 from rocketpy_broker.broker.delivery_services import DeliveryServices
 from rocketpy_broker.broker.expired_queue_offsets import ExpiredQueueOffsets
 from rocketpy_broker.services.cluster.slave_sync import SlaveSync
-from rocketpy_broker.services.metadata.lost_state import restore_topics
+from rocketpy_broker.services.metadata.lost_state import group_of_retries, restore_topics
 
 log = logging.getLogger("rocketpy.broker.dledger")
 
@@ -94,6 +94,7 @@ class RoleChangeHandler:
                     what,
                     ", ".join(names),
                 )
+        known = set(self._topics.names)
         for topic in restored.created:
             if topic.startswith(RETRY_TOPIC_PREFIX):
-                self.consumers.groups.find(topic.removeprefix(RETRY_TOPIC_PREFIX))
+                self.consumers.groups.find(group_of_retries(topic, known))

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -44,6 +46,15 @@ class RestoredTopics(NamedTuple):
 
     created: list[str]
     enlarged: list[str]
+
+
+def group_of_retries(retry_topic: str, topics: AbstractSet[str]) -> str:
+    """Return the group whose retries a topic has: that of pops has the name of one of the `topics`, too."""
+    name = retry_topic.removeprefix(RETRY_TOPIC_PREFIX)
+    for separator in re.finditer("[+_]", name):
+        if separator.start() and name[separator.end() :] in topics:
+            return name[: separator.start()]
+    return name
 
 
 def restore_topics(store: MessageStore, topics: TopicTable, *, newer_only: bool = False) -> RestoredTopics:
@@ -120,7 +131,7 @@ def restore_tables(
     if topics.is_missing or not is_copied:
         _restore_topics(store, topics)
     if groups.is_missing or (groups.is_older and not is_copied):
-        _restore_groups(groups, offsets, stored)
+        _restore_groups(groups, offsets, stored, set(topics.names))
 
 
 def _restore_topics(store: MessageStore, topics: TopicTable) -> None:
@@ -139,11 +150,12 @@ def _restore_topics(store: MessageStore, topics: TopicTable) -> None:
 
 
 def _restore_groups(
-    groups: SubscriptionGroupTable, offsets: ConsumerOffsets, stored: Collection[str]
+    groups: SubscriptionGroupTable,
+    offsets: ConsumerOffsets,
+    stored: Collection[str],
+    topics: AbstractSet[str],
 ) -> None:
-    retried = {
-        name.removeprefix(RETRY_TOPIC_PREFIX) for name in stored if name.startswith(RETRY_TOPIC_PREFIX)
-    }
+    retried = {group_of_retries(name, topics) for name in stored if name.startswith(RETRY_TOPIC_PREFIX)}
     restored = groups.add(sorted(filter(_is_group_name, retried | set(offsets.groups))))
     lacks = "is missing" if groups.is_missing else "is an older copy"
     _warn("consumer groups", groups.path, restored, "with default settings", lacks)

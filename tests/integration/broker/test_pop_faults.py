@@ -244,6 +244,21 @@ async def test_an_offset_that_was_set_meanwhile_is_not_committed_again_and_again
         assert [one.body for one in await pop(client)] == ["c"]
 
 
+async def test_a_retry_topic_of_pops_restores_its_group(tmp_path: Path) -> None:
+    """An operator would find a group g_T that nobody uses, after a lost file or a change of the leader."""
+    async with serving(tmp_path, settings=SMALL) as (cluster, client):
+        await create(client)
+        await send_all(client, "a")
+        await pop(client, invisible_ms=1)
+        assert (await arrive(client, 1))[0].topic == "%RETRY%g_T"
+    for path in (tmp_path / "config").glob("subscriptionGroup.json*"):
+        path.unlink()
+    async with serving(tmp_path, settings=SMALL) as (cluster, client):
+        names = cluster.brokers[0].consumers.groups.names
+        assert "g" in names
+        assert "g_T" not in names
+
+
 async def test_receipts_of_more_revive_queues_stay_valid(tmp_path: Path) -> None:
     """Workers would do all jobs in flight again after an operator has reduced reviveQueueNum."""
     async with serving(tmp_path, settings={**SMALL, "reviveQueueNum": "8"}) as (_, client):
