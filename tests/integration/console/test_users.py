@@ -47,6 +47,9 @@ async def test_users_and_policies_are_shown_and_changed(tmp_path: Path) -> None:
         assert (await admin.accounts.policies())[name] == (policy,)
         wrong = await browser.submit("/user-change", preview, **put | {"actions": "Publish"})
         assert (wrong.status_code, "&#39;Publish&#39; is unknown" in wrong.text) == (502, True)
+        unclear = await browser.submit("/user-change", preview, **put | {"decision": "deny"})
+        assert (unclear.status_code, "choose Allow or Deny" in unclear.text) == (400, True)
+        assert (await admin.accounts.policies())[name] == (policy,)
         remove = {"name": "app", "to": "delete-policy", "resource": "Topic:Or*", "kind": "Custom"}
         await browser.submit("/user-change", await browser.text("/user-change", **remove), **remove)
         assert (await admin.accounts.policies())[name] == ()

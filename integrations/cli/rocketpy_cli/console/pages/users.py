@@ -115,11 +115,14 @@ def _policy(values: Mapping[str, str]) -> Policy:
     def words(name: str) -> tuple[str, ...]:
         return tuple(values.get(name, "").replace(",", " ").split())
 
+    decision = values.get("decision", "Deny")  # which a deletion does not need
+    if decision not in ("Allow", "Deny"):
+        raise ConfigInvalid(f"unknown decision {decision!r}; choose Allow or Deny")
     return Policy(
         required(values, "name"),
         required(values, "resource"),
         words("actions"),
-        values.get("decision") != "Deny",
+        decision == "Allow",
         words("from"),
         values.get("kind") == "Default",
     )
