@@ -540,6 +540,6 @@ class CheckPoints:
             self.offsets.commit(REVIVE_GROUP, self.topic, queue_id, offset, is_own=True)
         self._committed_seen = progress.seen if is_last else self._last_seen
         for queue_id, offset in self._committed_seen.items():
-            if offset or progress.done.get(queue_id, -1) >= 0:
+            if offset or progress.popped or progress.done.get(queue_id, -1) >= 0:
                 self.offsets.commit(SEEN_GROUP, self.topic, queue_id, offset, is_own=True)
         self._last_seen = progress.seen

@@ -17,6 +17,7 @@ from rocketpy.protocol.bodies.pop import bit_set
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.message.properties import decode
 from rocketpy.protocol.remoting.command import Command
+from rocketpy_broker.services.pop.formats import SEEN_GROUP
 from tests.integration.broker.test_deferred import records, send
 from tests.integration.broker.test_pop import (
     HOUR_MS,
@@ -257,6 +258,18 @@ async def test_a_retry_topic_of_pops_restores_its_group(tmp_path: Path) -> None:
         names = cluster.brokers[0].consumers.groups.names
         assert "g" in names
         assert "g_T" not in names
+
+
+async def test_the_first_popped_offsets_name_their_check_points(tmp_path: Path) -> None:
+    """A slave that copied them without, and became the master before the check point, would skip messages."""
+    async with serving(tmp_path, settings=SMALL) as (cluster, client):
+        await create(client)
+        await send_all(client, "a")
+        offsets = cluster.brokers[0].consumers.offsets
+        await pop(client)
+        await until(lambda: offsets.get("g", "T", 0) == 1)
+        topic = cluster.brokers[0].delivery.pop.revive_topic
+        assert offsets.queues(SEEN_GROUP, topic)
 
 
 async def test_receipts_of_more_revive_queues_stay_valid(tmp_path: Path) -> None:
