@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from rocketpy.config import ClientConfig, Credentials, check_number
+from rocketpy.consumer.config import INVISIBLE_MAX_MS
 from rocketpy.errors import ConfigInvalid
 from rocketpy.transport import TlsFiles
 from rocketpy_kombu.names import valid_name
@@ -70,8 +71,8 @@ def read_settings(
         "wait_time_s": options.get("wait_time_seconds", 20.0),
         "topic_queues": options.get("topic_queues", 4),
     }
-    check_number("visibility_timeout seconds", numbers["visibility_timeout_s"], 1)
-    check_number("wait_time_seconds", numbers["wait_time_s"], 0)
+    check_number("visibility_timeout seconds", numbers["visibility_timeout_s"], 1, INVISIBLE_MAX_MS // 1000)
+    check_number("wait_time_seconds", numbers["wait_time_s"], 0, INVISIBLE_MAX_MS // 1000)
     check_number("topic_queues", numbers["topic_queues"], 1)
     return Settings(
         client=_client_config(url, ssl, options),
@@ -102,7 +103,8 @@ def _client_config(
             "rocketmq://access_key:secret_key@host:9876,other:9876/namespace, of which only rocketmq:// "
             "is necessary; percent-encode @ / ? and : of the keys"
         )
-    hosts = [host if ":" in host else f"{host}:9876" for host in found["hosts"].split(",") if host]
+    named = [host for host in found["hosts"].split(",") if host]
+    hosts = [host if ":" in host.rpartition("]")[2] else f"{host}:9876" for host in named]
     tls: TlsFiles | None = None
     if ssl:
         hosts = [f"tls://{host}" for host in hosts]

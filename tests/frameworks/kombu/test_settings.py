@@ -22,6 +22,7 @@ pytestmark = pytest.mark.frameworks
         ("", ""),
         ("rocketmq://one", "one:9876"),
         ("rocketmq://one:1,two:2", "one:1;two:2"),
+        ("rocketmq://[::1],[::2]:2", "[::1]:9876;[::2]:2"),
         ("embedded://", "embedded:"),
         ("embedded://?slaves=1", "embedded:?slaves=1"),
         ("embedded:///var/lib/shop?flush=sync", "embedded:///var/lib/shop?flush=sync"),
@@ -54,6 +55,8 @@ def test_ssl_means_tls_addresses() -> None:
         ("rocketmq://one/a?x=1", {}, "is no address of RocketMQ"),
         ("amqp://one", {}, "is no address of RocketMQ"),
         ("", {"visibility_timeout": "soon"}, "visibility_timeout seconds is 'soon'"),
+        ("", {"visibility_timeout": 7 * 86400}, "visibility_timeout seconds is 604800"),  # usual with Redis
+        ("", {"visibility_timeout": float("nan")}, "visibility_timeout seconds is nan"),
         ("", {"topic_queues": 0}, "topic_queues is 0"),
         ("", {"group": 7}, "transport option group is 7; it must be a string"),
     ],
