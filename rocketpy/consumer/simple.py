@@ -27,7 +27,7 @@ from rocketpy.consumer.handling.send_back import SendBack
 from rocketpy.consumer.handling.service import ConsumeService
 from rocketpy.consumer.listeners import Observers
 from rocketpy.consumer.outcomes import HandlingResult
-from rocketpy.consumer.pop.api import DEFAULT_RETRY_MAX, PopApi, PopSettings
+from rocketpy.consumer.pop.api import PopApi, PopSettings
 from rocketpy.consumer.pop.extender import Extender
 from rocketpy.errors import AcksFailed, ClientClosed, ReceiptExpired, RocketError, UsageError
 from rocketpy.hooks import ReceiveListener
@@ -51,6 +51,8 @@ _PAUSE_MAX_S: Final = 1.0
 """Pause after all brokers failed, or had nothing after they announced a message; it doubles."""
 _RETRY_MAX_MS: Final = 60_000
 """How long the group's limit of deliveries is cached."""
+_NO_LIMIT: Final = 2**31
+"""Instead of a limit that is not known yet: no message is given up by a guess."""
 
 
 class _Source(NamedTuple):
@@ -315,12 +317,12 @@ class SimpleConsumer(GroupConsumer):
         """Return how often a message is delivered again."""
         if self.config.max_reconsume_times >= 0:
             return self.config.max_reconsume_times
-        limit, until_ms = self._retry_max.get(source.broker_name, (DEFAULT_RETRY_MAX, 0.0))
+        limit, until_ms = self._retry_max.get(source.broker_name, (_NO_LIMIT, 0.0))
         now_ms = self._api.client.now_ms()
         if now_ms >= until_ms:
             with contextlib.suppress(RocketError):
                 limit = await self._api.retry_max(*source)
-            self._retry_max[source.broker_name] = limit, now_ms + _RETRY_MAX_MS
+                self._retry_max[source.broker_name] = limit, now_ms + _RETRY_MAX_MS
         return limit
 
     async def _is_given_up(self, message: MessageExt, limit: int) -> bool:

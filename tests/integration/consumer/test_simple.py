@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 
 from rocketpy import AdminClient, ClientConfig, Message, MessageExt, Producer, SimpleConsumer, sync
-from rocketpy.errors import AcksFailed, ClientClosed, MessageInvalid, ReceiptExpired, UsageError
+from rocketpy.consumer.pop.api import DEFAULT_RETRY_MAX
+from rocketpy.errors import (
+    AcksFailed,
+    ClientClosed,
+    MessageInvalid,
+    ReceiptExpired,
+    TransportError,
+    UsageError,
+)
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import ANY_QUEUE, PollingInfoRequestHeader, PollingInfoResponseHeader
 from rocketpy.protocol.remoting.command import Command
@@ -128,6 +136,31 @@ async def test_a_call_that_is_cancelled_after_a_pop_gives_it_back(cluster: Embed
         assert hook.is_sent.is_set()
         (message,) = await receive(consumer, 1)
         assert message.body == b"x"
+
+
+class HidesLimit(CancelsAt):
+    """Fails all requests for the group's limit of deliveries."""
+
+    def before_request(self, address: str, request: Command) -> None:
+        super().before_request(address, request)
+        if request.code == self.code:
+            raise TransportError("the broker is away")
+
+
+async def test_a_limit_that_cannot_be_read_gives_up_no_message(cluster: EmbeddedCluster) -> None:
+    """A group that allows more deliveries than by default would find its messages among the dead letters."""
+    await send(cluster.namesrv_address, "T", "x")
+    async with AdminClient(cluster.namesrv_address) as admin:
+        await admin.groups.create("g", max_retries=2 * DEFAULT_RETRY_MAX)
+    hook = HidesLimit(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
+    client = ClientConfig(rpc_hooks=(hook,))
+    async with SimpleConsumer("g", cluster.namesrv_address, config=FIRST, client=client) as consumer:
+        consumer.subscribe("T")
+        for _ in range(DEFAULT_RETRY_MAX + 1):
+            (message,) = await receive(consumer, 1)
+            await consumer.release(message)
+        (message,) = await receive(consumer, 1)
+        assert (message.delivery_attempt, hook.is_sent.is_set()) == (DEFAULT_RETRY_MAX + 2, True)
 
 
 class StallsExtensions(CancelsAt):
