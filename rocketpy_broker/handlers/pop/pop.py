@@ -113,6 +113,14 @@ class Taken:
     order_counts: dict[tuple[TopicKind, int, int | None], int] = field(default_factory=dict)
     """See `OrderCounts`."""
 
+    def add(self, key: QueueKey, begin: int, offsets: list[int], body: bytes) -> None:
+        """Add the messages of a queue, which was read from `begin` on."""
+        self.bodies.append(body)
+        self.count += len(offsets)
+        self.size += len(body)
+        self.start_offsets[key] = begin
+        self.message_offsets[key] = offsets
+
 
 @dataclass(eq=False)
 class PopHandler:
@@ -255,13 +263,10 @@ class PopHandler:
             taken.free_ms = min(blocked_ms, taken.free_ms or blocked_ms)
             return
         begin = self._begin(header, topic, TopicKind.NORMAL, queue_id)
-        wanted = self._wanted(pop, taken, topic, queue_id, begin)
-        if not wanted:
+        found = self._read_from(pop, taken, topic, queue_id, begin)
+        if found is None:
             return
-        result = self._read(pop, taken, topic, queue_id, begin, wanted)
-        if result.status in _MOVED and result.next_begin_offset != begin:
-            begin = result.next_begin_offset
-            result = self._read(pop, taken, topic, queue_id, begin, wanted)
+        begin, result = found
         if result.count:
             self._add_in_order(pop, taken, queue_id, begin, result)
         elif result.next_begin_offset > begin:
@@ -272,7 +277,7 @@ class PopHandler:
     def _add_in_order(
         self, pop: Pop, taken: Taken, queue_id: int, begin: int, result: GetMessageResult
     ) -> None:
-        header, key = pop.header, (TopicKind.NORMAL, queue_id)
+        header = pop.header
         offsets = _queue_offsets(result.body)
         counts = self.order.popped(
             header.topic,
@@ -287,11 +292,7 @@ class PopHandler:
             taken.order_counts[TopicKind.NORMAL, queue_id, offset] = count
         is_any_new = len(counts) < len(offsets)
         taken.order_counts[TopicKind.NORMAL, queue_id, None] = 0 if is_any_new else min(counts.values())
-        taken.bodies.append(result.body)
-        taken.count += result.count
-        taken.size += len(result.body)
-        taken.start_offsets[key] = begin
-        taken.message_offsets[key] = offsets
+        taken.add((TopicKind.NORMAL, queue_id), begin, offsets, result.body)
         self.stats.count_pulled(header.topic, header.consumer_group, result.count, len(result.body))
 
     def _begin(self, header: PopMessageRequestHeader, topic: str, kind: TopicKind, queue_id: int) -> int:
@@ -305,15 +306,13 @@ class PopHandler:
     def _take_from(self, pop: Pop, taken: Taken, topic: str, kind: TopicKind, queue_id: int) -> None:
         header, points = pop.header, self.service.points
         group = header.consumer_group
-        begin = self._begin(header, topic, kind, queue_id)
-        wanted = self._wanted(pop, taken, topic, queue_id, begin)
-        if not wanted:
+        asked = self._begin(header, topic, kind, queue_id)
+        found = self._read_from(pop, taken, topic, queue_id, asked)
+        if found is None:
             return
-        result = self._read(pop, taken, topic, queue_id, begin, wanted)
-        if result.status in _MOVED and result.next_begin_offset != begin:
-            begin = result.next_begin_offset
+        begin, result = found
+        if begin != asked:
             points.popped(topic, group, queue_id, begin)
-            result = self._read(pop, taken, topic, queue_id, begin, wanted)
         if result.count:
             self._add(pop, taken, topic, kind, queue_id, begin, result)
         if result.next_begin_offset > begin:
@@ -321,6 +320,22 @@ class PopHandler:
             self.service.changed()
             taken.is_unfinished |= result.next_begin_offset < result.max_offset
         taken.rest += max(result.max_offset - result.next_begin_offset, 0)
+
+    def _read_from(
+        self, pop: Pop, taken: Taken, topic: str, queue_id: int, begin: int
+    ) -> tuple[int, GetMessageResult] | None:
+        """Read a queue from an offset on, or from its first message if that is later.
+
+        Returns the offset of the read and its result; None if the pop takes nothing from the queue.
+        """
+        wanted = self._wanted(pop, taken, topic, queue_id, begin)
+        if not wanted:
+            return None
+        result = self._read(pop, taken, topic, queue_id, begin, wanted)
+        if result.status in _MOVED and result.next_begin_offset != begin:
+            begin = result.next_begin_offset
+            result = self._read(pop, taken, topic, queue_id, begin, wanted)
+        return begin, result
 
     def _first_offset(
         self, header: PopMessageRequestHeader, topic: str, kind: TopicKind, queue_id: int
@@ -397,11 +412,7 @@ class PopHandler:
                 queue_id,
             )
             body = _with_topic(body, header.topic, receipt)
-        taken.bodies.append(body)
-        taken.count += result.count
-        taken.size += len(body)
-        taken.start_offsets[kind, queue_id] = begin
-        taken.message_offsets[kind, queue_id] = offsets
+        taken.add((kind, queue_id), begin, offsets, body)
         self.stats.count_pulled(topic, header.consumer_group, result.count, len(body))
 
     def _append(self, message: MessageInner) -> AppendReceipt:
