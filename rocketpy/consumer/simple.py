@@ -18,7 +18,7 @@ from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap_queue
 from rocketpy.client.routing.routes import subscribe_queues
 from rocketpy.config import ClientConfig
-from rocketpy.consumer.config import INVISIBLE_MAX_MS, ConsumeFrom, SimpleConfig, check_integer
+from rocketpy.consumer.config import INVISIBLE_MAX_MS, SimpleConfig, check_integer
 from rocketpy.consumer.fetch.consumer_api import is_lasting
 from rocketpy.consumer.group.broker_callbacks import DirectHandler, config_properties
 from rocketpy.consumer.group.member import GroupMember
@@ -34,7 +34,7 @@ from rocketpy.hooks import ReceiveListener
 from rocketpy.message.decode import log_undecodable
 from rocketpy.message.message import MessageExt, check_received
 from rocketpy.protocol.bodies import MessageQueue, TopicRouteData
-from rocketpy.protocol.headers import ANY_QUEUE, INIT_AT_MAX, INIT_AT_MIN, POP_MAX_MESSAGES
+from rocketpy.protocol.headers import ANY_QUEUE, POP_MAX_MESSAGES
 from rocketpy.runtime.application import describe
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import subtask
@@ -290,8 +290,7 @@ class SimpleConsumer(GroupConsumer):
         subscription = self.member.subscriptions.get(source.topic)
         if subscription is None:
             return []
-        is_first = self.config.consume_from is ConsumeFrom.FIRST_OFFSET
-        settings = PopSettings(subscription, invisible_ms, INIT_AT_MIN if is_first else INIT_AT_MAX)
+        settings = PopSettings(subscription, invisible_ms)
         queue = MessageQueue(source.topic, source.broker_name, ANY_QUEUE)
         on_pull, started_ns = self._observers.on_pull, time.time_ns()
         try:
@@ -414,12 +413,7 @@ class SimpleConsumer(GroupConsumer):
     async def _release_quietly(self, message: MessageExt) -> None:
         if message.receipt is None or self._api.client.is_forked_copy:
             return
-        try:
-            await self._api.change_invisible(message, 0)
-            message.receipt = None
-        except RocketError as error:
-            text = "%s could not be released, and comes again after its invisible time: %s"
-            self._limited_log.info(type(error).__name__, text, message, error)
+        await self._api.try_to_release(message)
 
     # -- ends of a delivery -------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Self
 from rocketpy.client.broker_api import broker_error, require_success
 from rocketpy.client.connections import PeerConnection
 from rocketpy.client.instance import ClientInstance
-from rocketpy.consumer.config import MemberConfig
+from rocketpy.consumer.config import ConsumeFrom, MemberConfig
 from rocketpy.consumer.fetch.consumer_api import ConsumerApi
 from rocketpy.consumer.fetch.subscription import restore_topic, wanted_messages
 from rocketpy.errors import ConfigInvalid, ReceiptExpired, RocketError
@@ -39,6 +39,8 @@ from rocketpy.protocol.bodies import (
 from rocketpy.protocol.codes import RequestCode, ResponseCode, version_name
 from rocketpy.protocol.headers import (
     ANY_QUEUE,
+    INIT_AT_MAX,
+    INIT_AT_MIN,
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
@@ -55,6 +57,7 @@ from rocketpy.protocol.message.receipt import (
     parse_start_offsets,
 )
 from rocketpy.protocol.remoting.command import Command
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 
 log: Final = logging.getLogger("rocketpy.consumer")
 
@@ -96,18 +99,18 @@ class PopSettings(NamedTuple):
 
     subscription: SubscriptionData
     invisible_ms: int
-    init_mode: int
     order: bool = False
 
 
 class PopApi(ConsumerApi):
-    """Makes POP requests for a group. config: how to decode messages."""
+    """Makes POP requests for a group. config: how to decode messages, and where a new group begins."""
 
     def __init__(self, client: ClientInstance, group: str, timeout_ms: float, config: MemberConfig) -> None:
         super().__init__(client, group, timeout_ms)
         self._config = config
         self._clocks: dict[str, float] = {}
         """By broker name: its clock minus this client's monotonic clock in ms, or less."""
+        self._limited_log = RateLimitedLog(log)
 
     def with_client(self, client: ClientInstance) -> PopApi:
         """Return the same requests through another client, such as that of another event loop."""
@@ -135,7 +138,7 @@ class PopApi(ConsumerApi):
             invisible_time=settings.invisible_ms,
             poll_time=poll_ms,
             born_time=0,  # the broker's clock, which may be ahead of this one
-            init_mode=settings.init_mode,
+            init_mode=self._init_mode,
             exp_type=subscription.expression_type,
             exp=subscription.sub_string,
             order=settings.order,
@@ -154,6 +157,11 @@ class PopApi(ConsumerApi):
             skipped = [message for message in messages if id(message) in others]
             self.client.tasks.spawn(self.ack_many(skipped), "acknowledge messages with another tag")
         return wanted
+
+    @property
+    def _init_mode(self) -> int:
+        is_first = self._config.consume_from is ConsumeFrom.FIRST_OFFSET
+        return INIT_AT_MIN if is_first else INIT_AT_MAX
 
     async def wait_for_message(self, topic: str, broker_name: str, poll_ms: int) -> bool:
         """Wait until a broker has a message for the group; return False if it has none in time."""
@@ -235,13 +243,16 @@ class PopApi(ConsumerApi):
         """Let other consumers have messages whose caller was cancelled, unless they were settled."""
         for message in messages:
             if message.receipt is not None:
-                self.client.tasks.spawn(self._release_quietly(message), "release a popped message")
+                self.client.tasks.spawn(self.try_to_release(message), "release a popped message")
 
-    async def _release_quietly(self, message: MessageExt) -> None:
+    async def try_to_release(self, message: MessageExt, delay_ms: int = 0) -> None:
+        """Make a message visible to others after a delay, and use up its receipt; log a failure."""
         try:
-            await self.change_invisible(message, 0)
+            await self.change_invisible(message, delay_ms)
+            message.receipt = None
         except RocketError as error:
-            log.info("%s was popped for a cancelled call, and could not be released: %s", message, error)
+            text = "%s could not be released, and comes again after its invisible time: %s"
+            self._limited_log.info(type(error).__name__, text, message, error)
 
     def _popped(self, response: Command, topic: str, broker_name: str) -> list[MessageExt]:
         """Return the messages of a response, each with its receipt."""

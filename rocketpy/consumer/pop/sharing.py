@@ -20,7 +20,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from rocketpy.client.instance import ClientInstance
-from rocketpy.consumer.config import ConsumeFrom, PushConfig
+from rocketpy.consumer.config import PushConfig
 from rocketpy.consumer.fetch.consumer_api import is_lasting
 from rocketpy.consumer.fetch.process_queue import Limits, ProcessQueue
 from rocketpy.consumer.fetch.puller import PullContext, Puller
@@ -33,7 +33,7 @@ from rocketpy.hooks import SettleListener
 from rocketpy.message.decode import undecodable
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue
-from rocketpy.protocol.headers import INIT_AT_MAX, INIT_AT_MIN, POP_MAX_MESSAGES
+from rocketpy.protocol.headers import POP_MAX_MESSAGES
 from rocketpy.protocol.message.delays import DelayLevels
 from rocketpy.runtime.progress import Progress
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
@@ -91,9 +91,7 @@ class MessageSharing:
         subscription = context.subscription(topic)
         if subscription is None:
             return None
-        is_first = self._config.consume_from is ConsumeFrom.FIRST_OFFSET
-        mode = INIT_AT_MIN if is_first else INIT_AT_MAX
-        return PopSettings(subscription, self._config.invisible_ms, mode, order=self._config.orderly)
+        return PopSettings(subscription, self._config.invisible_ms, order=self._config.orderly)
 
     def finished(self, messages: Sequence[MessageExt]) -> None:
         """Acknowledge messages soon, together with others of this iteration of the event loop."""
@@ -142,11 +140,7 @@ class MessageSharing:
     async def _release_one(self, message: MessageExt, delay_ms: int) -> None:
         if message.receipt is None:
             return
-        try:
-            await self.api.change_invisible(message, delay_ms)
-        except RocketError as error:
-            text = "%s could not be released, and comes again after its invisible time: %s"
-            self._limited_log.info(type(error).__name__, text, message, error)
+        await self.api.try_to_release(message, delay_ms)
         message.receipt = None
 
     async def release_unstarted(self, service: ConsumeService | None, *queues: ProcessQueue) -> None:
