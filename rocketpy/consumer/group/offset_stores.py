@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from rocketpy.consumer.config import MemberConfig, MessageModel
 from rocketpy.consumer.fetch.consumer_api import ConsumerApi
@@ -38,6 +38,15 @@ class OffsetStore(Protocol):
         """
 
 
+class _Sent(NamedTuple):
+    """The last commit of a queue."""
+
+    offset: int
+    channel: Channel | None
+    times: int
+    """1, or 2 if the one before was the same."""
+
+
 class BrokerOffsets:
     """Stores offsets in the brokers; in a slave while its master is unavailable.
 
@@ -53,14 +62,12 @@ class BrokerOffsets:
     def __init__(self, api: ConsumerApi, *, pulls_commit: bool) -> None:
         self._api = api
         self._pulls_commit = pulls_commit
-        self._sent: dict[MessageQueue, tuple[int, Channel | None]] = {}
-        self._sent_twice: dict[MessageQueue, tuple[int, Channel | None]] = {}
+        self._sent: dict[MessageQueue, _Sent] = {}
         self._limited_log = RateLimitedLog(log)
 
     async def read(self, queue: MessageQueue) -> int | None:
         """Return the committed offset."""
         self._sent.pop(queue, None)
-        self._sent_twice.pop(queue, None)
         return await self._api.committed_offset(queue)
 
     async def write(
@@ -81,12 +88,11 @@ class BrokerOffsets:
         try:
             address, _ = await client.routes.find_broker(queue.topic, queue.broker_name)
             channel = client.connections.get(address).channel
-            if not again and channel is not None and self._sent_twice.get(queue) == (offset, channel):
+            if not again and channel is not None and self._sent.get(queue) == _Sent(offset, channel, 2):
                 return None
-            sent = (offset, await self._api.commit(queue, offset))
-            if self._sent.get(queue) == sent:
-                self._sent_twice[queue] = sent
-            self._sent[queue] = sent
+            channel = await self._api.commit(queue, offset)
+            is_again = self._sent.get(queue) in (_Sent(offset, channel, 1), _Sent(offset, channel, 2))
+            self._sent[queue] = _Sent(offset, channel, 2 if is_again else 1)
         except RocketError as error:
             self._limited_log.warning(
                 f"{type(error).__name__} {queue.broker_name}",
