@@ -7,7 +7,7 @@ of RocketMQ 4.6.0. Differs: 4.6.0 polls every 100 ms, and saves offsets of messa
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -79,7 +79,14 @@ class DelayService:
         A master calls it after `load`. Offsets are older than the last deliveries after a kill, in a `.bak`,
         and on a slave that was promoted. Messages whose copies are not found are delivered again.
         """
-        for level, (skipped, waiting) in finish(self._queues.skip_delivered()).items():
+        self._note_skipped(finish(self._queues.skip_delivered()))
+        if self._queues.offsets() != self._saved:
+            self._saved = self._queues.offsets()
+            self.create()
+
+    def _note_skipped(self, found: Mapping[int, tuple[int, int]]) -> None:
+        """Log what `DelayQueues.skip_delivered` has returned."""
+        for level, (skipped, waiting) in found.items():
             if self.is_older:
                 log.warning(
                     "%s is an older copy: delay level %d: skipped %d delivered messages, %d of the others "
@@ -88,9 +95,6 @@ class DelayService:
                 )  # fmt: skip
             elif skipped:
                 log.info("delay level %d: skipped %d messages that were delivered before", level, skipped)
-        if self._queues.offsets() != self._saved:
-            self._saved = self._queues.offsets()
-            self.create()
 
     async def load_as_leader(self) -> None:
         """Load the offsets, and skip the messages that the former leader of a DLedger group has delivered.
@@ -99,10 +103,7 @@ class DelayService:
         dispatched. Raises StoreError, StoreDamaged.
         """
         self.load()
-        found = await self.driver.in_slices(self._queues.skip_delivered())
-        skipped = sum(count for count, _ in found.values())
-        if skipped:
-            log.info("%d delayed messages were delivered since the delay offsets were copied", skipped)
+        self._note_skipped(await self.driver.in_slices(self._queues.skip_delivered()))
         self._saved = self._queues.offsets()
 
     def start(self) -> None:
