@@ -56,6 +56,14 @@ class Cluster:
         """Do send steps with DefaultMQProducer (see java/Produce.java); one result per step."""
         return self.drive("Produce", *steps)
 
+    def produce_bodies(self, topic: str, queues: int, *bodies: str) -> None:
+        """Send messages to all queues of a topic in turn."""
+        steps = [
+            {"how": "queue", "topic": topic, "queue": number % queues, "body": body.encode().hex()}
+            for number, body in enumerate(bodies)
+        ]
+        assert {result.get("status") for result in self.produce(*steps)} == {"SEND_OK"}
+
     def consume(self, *steps: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Do read steps with DefaultMQPullConsumer (see java/Consume.java); no result may be an error."""
         found = self.drive("Consume", *steps)

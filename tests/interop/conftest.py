@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.interop.cluster import Cluster
+from tests.interop.cluster import Cluster, stopping
 from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer, ToolsMissing
+from tests.interop.processes import NameServerProcess, OurNameServer
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,6 +51,14 @@ def peer() -> Iterator[JavaPeer]:
         pytest.skip(str(missing))
     yield prepared
     prepared.close()
+
+
+@pytest.fixture
+def namesrv(tmp_path: Path) -> Iterator[NameServerProcess]:
+    """Our name server; test_name_servers has cases with Java's, and with a pair."""
+    server = OurNameServer(tmp_path).start()
+    with stopping([server]):
+        yield server
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,16 +21,9 @@ from rocketpy_broker.store.replica.backlog import Backlog
 from rocketpy_broker.store.replica.copied_records import ParsedRecords
 from rocketpy_broker.store.replica.replica_log import ReplicaLog
 from tests.sim import ha_world
+from tests.sim.planted import Defects
 
-Defect = Callable[[], contextlib.AbstractContextManager[Any]]
-DEFECTS: dict[str, Defect] = {}
-
-
-def defect(function: Callable[[], Iterator[None]]) -> Defect:
-    """Registers a patch under its function's name."""
-    manager = contextlib.contextmanager(function)
-    DEFECTS[function.__name__] = manager
-    return manager
+DEFECTS = defect = Defects()
 
 
 @defect

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -11,16 +10,9 @@ from rocketpy_broker.services.pop import check_points, in_flight
 from rocketpy_broker.services.pop.check_points import CheckPoints
 from rocketpy_broker.services.pop.formats import CheckPoint
 from rocketpy_broker.services.pop.in_flight import InFlight
+from tests.sim.planted import Defects
 
-Defect = Callable[[], contextlib.AbstractContextManager[Any]]
-DEFECTS: dict[str, Defect] = {}
-
-
-def defect(function: Callable[[], Iterator[None]]) -> Defect:
-    """Registers a patch under its function's name."""
-    manager = contextlib.contextmanager(function)
-    DEFECTS[function.__name__] = manager
-    return manager
+DEFECTS = defect = Defects()
 
 
 @defect

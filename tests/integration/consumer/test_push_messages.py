@@ -187,10 +187,8 @@ async def test_batch_handlers_get_batches(cluster: EmbeddedCluster) -> None:
     assert await rest(cluster) == []
 
 
-async def test_close_gives_back_what_has_not_started(cluster: EmbeddedCluster) -> None:
-    """The messages of a worker that stops would wait for the end of their invisible time."""
-    started: list[bytes] = []
-    may_end = asyncio.Event()
+def held_in_handler(cluster: EmbeddedCluster, started: list[bytes], may_end: asyncio.Event) -> PushConsumer:
+    """A consumer that takes four messages, and whose handler notes its own and waits."""
 
     async def handle(messages: list[MessageExt]) -> None:
         started.extend(message.body for message in messages)
@@ -201,6 +199,14 @@ async def test_close_gives_back_what_has_not_started(cluster: EmbeddedCluster) -
     )
     consumer = PushConsumer("g", cluster.namesrv_address, batch_handler=handle, config=settings)
     consumer.subscribe("T")
+    return consumer
+
+
+async def test_close_gives_back_what_has_not_started(cluster: EmbeddedCluster) -> None:
+    """The messages of a worker that stops would wait for the end of their invisible time."""
+    started: list[bytes] = []
+    may_end = asyncio.Event()
+    consumer = held_in_handler(cluster, started, may_end)
     await consumer.start()
     await send(cluster.namesrv_address, "T", "first")
     await until(lambda: started)
@@ -223,16 +229,7 @@ async def test_an_unsubscribed_topic_gives_its_messages_back(cluster: EmbeddedCl
     """They would be kept from other members, and take the places of other topics, as long as it runs."""
     started: list[bytes] = []
     may_end = asyncio.Event()
-
-    async def handle(messages: list[MessageExt]) -> None:
-        started.extend(message.body for message in messages)
-        await may_end.wait()
-
-    settings = PushConfig(
-        sharing=Sharing.MESSAGES, consume_from=ConsumeFrom.FIRST_OFFSET, concurrency=1, batch_size=4
-    )
-    consumer = PushConsumer("g", cluster.namesrv_address, batch_handler=handle, config=settings)
-    consumer.subscribe("T")
+    consumer = held_in_handler(cluster, started, may_end)
     config = ClientConfig(instance_name="other")
     async with (
         consumer,

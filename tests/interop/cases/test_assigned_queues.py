@@ -33,15 +33,6 @@ def servers(
         yield running
 
 
-def send(servers: Cluster, *bodies: str) -> None:
-    """Send messages to all queues."""
-    steps = [
-        {"how": "queue", "topic": "Assigned", "queue": number % 4, "body": body.encode().hex()}
-        for number, body in enumerate(bodies)
-    ]
-    assert {result.get("status") for result in servers.produce(*steps)} == {"SEND_OK"}
-
-
 @pytest.mark.parametrize("mode", ["default", "PULL"])
 def test_members_share_queues_that_the_broker_assigns(servers: Cluster, mode: str) -> None:
     """Members with clientRebalance=false would get no messages, or get them twice; retries would be lost."""
@@ -64,12 +55,12 @@ def test_members_share_queues_that_the_broker_assigns(servers: Cluster, mode: st
             return Counter(body for member in members for body in member.bodies())
 
         def both_receive() -> bool:
-            send(servers, "probe", "probe", "probe", "probe")
+            servers.produce_bodies("Assigned", 4, "probe", "probe", "probe", "probe")
             return all(member.bodies() for member in members)
 
         probe.wait_until(both_receive, "messages at both members", step_s=1)
         bodies = [f"{number}" for number in range(40)]
-        send(servers, *bodies, "later")
+        servers.produce_bodies("Assigned", 4, *bodies, "later")
         probe.wait_until(lambda: received()[b"later"] == 2, "the retry", step_s=1)
         probe.wait_until(lambda: len(received()) == 42, "all messages", step_s=1)
         assert [count for body, count in received().items() if body.isdigit()] == [1] * 40

@@ -12,7 +12,6 @@ import os
 import random
 import socket
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -40,14 +39,6 @@ MIXED = pytest.mark.parametrize(
         pytest.param("our", "java", id="our master -> Java slave"),
     ],
 )
-
-
-@pytest.fixture
-def namesrv(tmp_path: Path) -> Iterator[NameServerProcess]:
-    """A name server of rocketpy; test_name_servers has cases with Java's name server and a pair."""
-    server = OurNameServer(tmp_path).start()
-    with stopping([server]):
-        yield server
 
 
 def one_of_pair(

@@ -11,7 +11,7 @@ import os
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ from tests.interop.cluster import Make, stopping
 from tests.interop.fail_over import KeyedLoad, Promises, check_messages
 from tests.interop.java_peer import JavaPeer
 from tests.interop.ledger_group import GROUP, LedgerGroup
-from tests.interop.processes import NameServerProcess, OurNameServer
+from tests.interop.processes import NameServerProcess
 from tools.soak.bodies import number_of
 from tools.soak.faults import read_back
 from tools.soak.load import TOPIC
@@ -41,14 +41,6 @@ CONF = {"registerNameServerPeriod": 10_000}
 """RocketMQ's follower finds the leader when it registers: every 30 s by default, every 10 s at least."""
 
 FROM_THE_FIRST = PushConfig(consume_from=ConsumeFrom.FIRST_OFFSET)
-
-
-@pytest.fixture
-def namesrv(tmp_path: Path) -> Iterator[NameServerProcess]:
-    """A name server of rocketpy."""
-    server = OurNameServer(tmp_path).start()
-    with stopping([server]):
-        yield server
 
 
 def test_a_peer_with_a_secret_rejects_java_peers(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +27,13 @@ from rocketpy.protocol.headers import (
     UpdateGroupForbiddenRequestHeader,
 )
 from tests.integration.raw_client import RawClient, new_topic
-from tests.interop.cluster import stopping
 from tests.interop.java_peer import JavaPeer
-from tests.interop.processes import BrokerProcess, JavaBroker, NameServerProcess, OurBroker, OurNameServer
+from tests.interop.processes import BrokerProcess, JavaBroker, NameServerProcess, OurBroker
 
 pytestmark = pytest.mark.interop
 
 CONF = {"brokerName": "newer", "mappedFileSizeCommitLog": 1 << 20}
 Answer = tuple[int, Any]
-
-
-@pytest.fixture
-def namesrv(tmp_path: Path) -> Iterator[NameServerProcess]:
-    """A name server."""
-    server = OurNameServer(tmp_path).start()
-    with stopping([server]):
-        yield server
 
 
 def update(topic: str, attributes: str) -> tuple[int, Header | None, bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,9 +11,8 @@ import pytest
 
 from tests.integration.broker.test_pop import Popped, ack, change, changed, create, pop, send_all
 from tests.integration.raw_client import RawClient
-from tests.interop.cluster import stopping
 from tests.interop.java_peer import JavaPeer
-from tests.interop.processes import BrokerProcess, JavaBroker, NameServerProcess, OurBroker, OurNameServer
+from tests.interop.processes import BrokerProcess, JavaBroker, NameServerProcess, OurBroker
 
 pytestmark = pytest.mark.interop
 CONF = {
@@ -26,14 +25,6 @@ CONF = {
 }
 SHORT_MS, LONG_MS = 5_000, 70_000
 T = TypeVar("T")
-
-
-@pytest.fixture
-def namesrv(tmp_path: Path) -> Iterator[NameServerProcess]:
-    """A name server."""
-    server = OurNameServer(tmp_path).start()
-    with stopping([server]):
-        yield server
 
 
 def at(broker: BrokerProcess, work: Callable[[RawClient], Awaitable[T]]) -> T:

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,6 @@ from tests.interop.java_peer import JavaPeer, java_environment, make_home
 from tests.interop.processes import (
     BrokerProcess,
     NameServerProcess,
-    OurNameServer,
     free_broker_port,
 )
 from tools.soak.witness import Witness
@@ -95,14 +94,6 @@ class Load:
                 while self.witness.missing():
                     self.heard.clear()
                     await self.heard.wait()
-
-
-@pytest.fixture
-def namesrv(tmp_path: Path) -> Iterator[NameServerProcess]:
-    """Our name server, which stays."""
-    server = OurNameServer(tmp_path).start()
-    with stopping([server]):
-        yield server
 
 
 @pytest.mark.parametrize("ending", ["stopped", "killed"])

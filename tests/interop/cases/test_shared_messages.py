@@ -41,15 +41,6 @@ def servers(
         yield running
 
 
-def send(servers: Cluster, *bodies: str) -> None:
-    """Send messages to both queues."""
-    steps = [
-        {"how": "queue", "topic": "Shared", "queue": number % 2, "body": body.encode().hex()}
-        for number, body in enumerate(bodies)
-    ]
-    assert {result.get("status") for result in servers.produce(*steps)} == {"SEND_OK"}
-
-
 def test_java_members_and_ours_share_the_messages(servers: Cluster) -> None:
     """A message would reach both, or none; or one kind of member would get no work."""
     home = servers.run / "member"
@@ -74,10 +65,10 @@ def test_java_members_and_ours_share_the_messages(servers: Cluster) -> None:
                     await consumer.ack(message)
 
             while not (ours and member.bodies()):
-                await asyncio.to_thread(send, servers, *["early"] * 8)
+                await asyncio.to_thread(servers.produce_bodies, "Shared", 2, *["early"] * 8)
                 await take()
             bodies = [f"{number}" for number in range(COUNT)]
-            await asyncio.to_thread(send, servers, *bodies)
+            await asyncio.to_thread(servers.produce_bodies, "Shared", 2, *bodies)
             while received().total() < COUNT:
                 await take()
             assert received() == Counter(bodies)

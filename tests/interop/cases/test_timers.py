@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,8 @@ from tests.integration.broker.test_deferred import records, send
 from tests.integration.broker.test_timers import now_ms, recall, timed
 from tests.integration.raw_client import RawClient
 from tests.interop import probe
-from tests.interop.cluster import stopping
 from tests.interop.java_peer import JavaPeer
-from tests.interop.processes import BrokerProcess, JavaBroker, NameServerProcess, OurBroker, OurNameServer
+from tests.interop.processes import BrokerProcess, JavaBroker, NameServerProcess, OurBroker
 
 pytestmark = pytest.mark.interop
 CONF = {
@@ -80,14 +78,6 @@ class Timers:
     def wait(self, broker: BrokerProcess, *names: bytes) -> None:
         """Wait until a broker has delivered these."""
         probe.wait_until(lambda: set(self.delivered(broker)) >= set(names), f"{names} to be delivered", 120)
-
-
-@pytest.fixture
-def namesrv(tmp_path: Path) -> Iterator[NameServerProcess]:
-    """A name server."""
-    server = OurNameServer(tmp_path).start()
-    with stopping([server]):
-        yield server
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Check points and acknowledgements in the bytes of RocketMQ 5.3.3, and what is no such record."""
+"""Check points and acknowledgements in the bytes of RocketMQ 5.3.3, and bytes that are not such records."""
 
 from __future__ import annotations
 
