@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from rocketpy.errors import DiskFull, FlushFailed, StoreDamaged, StoreError
 from rocketpy.protocol.message.delays import DelayLevels
@@ -59,6 +59,9 @@ from rocketpy_broker.store.stats import StoreStats
 T = TypeVar("T")
 
 logger = logging.getLogger("rocketpy_broker.store.message_store")
+
+_TOGETHER_BYTES: Final = 1 << 16
+"""Maximum number of bytes of records that one read gets together."""
 
 
 class MessageStore:
@@ -533,6 +536,27 @@ class MessageStore:
         record = self.commit_log.read_record(physical_offset, size)
         expected = physical_offset or self.commit_log.first_offset
         return record if record is not None and is_intact(record, expected) else None
+
+    def look_messages(self, places: Sequence[tuple[int, int]]) -> Iterator[bytes | None]:
+        """Yield what `look_message` returns for each physical offset and size.
+
+        One read gets the records that follow each other in the log. Raises StoreError at the record that
+        cannot be read.
+        """
+        begin, data = 0, b""
+        for number, (offset, size) in enumerate(places):
+            if not begin <= offset < begin + len(data):
+                begin, end = offset, offset + size
+                for following, its_size in places[number + 1 :]:
+                    if following != end or end + its_size - begin > _TOGETHER_BYTES:
+                        break
+                    end += its_size
+                data = b""
+                if end > offset + size:
+                    with contextlib.suppress(StoreError):  # then they are read individually
+                        data = self.commit_log.read(begin, end - begin) or b""
+            record = data[offset - begin : offset - begin + size]
+            yield record if is_intact(record, offset) else self.look_message(offset, size)
 
     def read_log(self, physical_offset: int, size: int) -> bytes | None:
         """Return bytes of one commit log file, which may start and end inside records; for replication."""

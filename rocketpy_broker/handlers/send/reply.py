@@ -66,7 +66,7 @@ class ReplyHandler:
 
     def _reply(self, channel: Channel, request: Command, header: SendMessageRequestHeader) -> Command | None:
         try:
-            topic, queue_id = self.send.admit(channel, header, is_single=False)
+            topic, queue_id, _ = self.send.admit(channel, header, is_single=False)
         except Rejected as rejected:
             return self.send.error_response(request, rejected)
         message = self.send.message(channel, header, topic, queue_id)

@@ -21,7 +21,7 @@ from rocketpy.protocol.remoting.command import (
     encode_command,
 )
 from rocketpy.protocol.remoting.frame import CODEC_JSON
-from rocketpy.protocol.remoting.template import DIGITS, NUMBER, HeaderTemplate, fields_template
+from rocketpy.protocol.remoting.template import ASCII, DIGITS, NUMBER, HeaderTemplate, fields_template
 from rocketpy.transport import Channel
 
 _LESS_DURABLE: Final = (
@@ -71,6 +71,8 @@ class SendResponses:
             "queueOffset": DIGITS,
         }
         self._template = HeaderTemplate(NUMBER, fields_template(fields), NUMBER)
+        fields["recallHandle"] = ASCII
+        self._timed_template = HeaderTemplate(NUMBER, fields_template(fields), NUMBER)
 
     def drop_bodies(self, sends: list[ParkedResponse]) -> None:
         """Free the bodies of written sends, whose responses may wait long for a flush or for replicas."""
@@ -83,12 +85,14 @@ class SendResponses:
         code: 0, or the reason why the messages are stored, but not flushed or replicated (10, 11, 12).
         """
         _, request, queue_id, queue_offset, positions, _, handle = parked
-        if request.codec != CODEC_JSON or handle is not None:
+        if request.codec != CODEC_JSON:
             return self._encoded(parked, code)
         flag = FLAG_RESPONSE | (request.flag & FLAG_READS_MSGPACK)
-        return self._template.frame(
-            (code, self._ids(positions), queue_id, queue_offset, flag, request.opaque)
-        )
+        ids = self._ids(positions)
+        if handle is None:
+            return self._template.frame((code, ids, queue_id, queue_offset, flag, request.opaque))
+        values = code, ids, queue_id, queue_offset, handle.encode(), flag, request.opaque
+        return self._timed_template.frame(values)
 
     def _ids(self, positions: tuple[int, ...]) -> bytes:
         """Return the message ids for physical offsets, with commas between them."""

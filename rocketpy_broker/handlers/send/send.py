@@ -178,22 +178,23 @@ class SendHandler:
     ) -> Command | None:
         """Handle a send with all its special cases."""
         try:
-            topic, queue_id = self.admit(channel, header, is_single=not header.batch)
-            store = self._store_batch if header.batch else self._store_one
-            return store(channel, request, header, topic, queue_id)
+            topic, queue_id, properties = self.admit(channel, header, is_single=not header.batch)
+            if header.batch:
+                return self._store_batch(channel, request, header, topic, queue_id)
+            return self._store_one(channel, request, header, topic, queue_id, properties)
         except Rejected as rejected:
             return self.error_response(request, rejected)
 
     def admit(
         self, channel: Channel, header: SendMessageRequestHeader, *, is_single: bool
-    ) -> tuple[TopicConfig, int]:
-        """Return the topic and queue id for a message. Raises Rejected; see `error_response`.
+    ) -> tuple[TopicConfig, int, dict[str, str] | None]:
+        """Return topic and queue id for a message, and what `check_sent` returns.
 
-        is_single: False for batches and replies.
+        is_single: False for batches and replies. Raises Rejected; see `error_response`.
         """
         self._check(header)
         try:
-            check_sent(header, is_single=is_single)
+            properties = check_sent(header, is_single=is_single)
             topic = self._topic(header.topic) or self._create_topic(channel, header)
         except UsageError as error:
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
@@ -208,7 +209,7 @@ class SendHandler:
             raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
         if queue_id < 0:
             queue_id = random.randrange(usable_queues(topic) or 1)
-        return topic, queue_id
+        return topic, queue_id, properties
 
     def _check(self, header: SendMessageRequestHeader) -> None:
         """Raise Rejected for a send that this broker does not accept.
@@ -253,6 +254,7 @@ class SendHandler:
         header: SendMessageRequestHeader,
         topic: TopicConfig,
         queue_id: int,
+        properties: dict[str, str] | None,
     ) -> Command | None:
         text = header.properties or ""
         message = self.message(channel, header, topic, queue_id)
@@ -261,20 +263,22 @@ class SendHandler:
         if header.topic.startswith(RETRY_TOPIC_PREFIX):
             message.queue_id = self.topics.existing_queue(topic.topic_name, queue_id)
             self._move_to_dlq_if_exhausted(request, header, message)
-        if (
-            "DELAY\x01" in text
-            or "TIMER_" in text
-            or "TRAN_MSG\x01" in text
-            or header.sys_flag & _TRANSACTION_MASK
-        ):
-            return self._store_special(channel, request, message, queue_id)
+        if properties is not None or header.sys_flag & _TRANSACTION_MASK:
+            properties = {} if properties is None else properties
+            properties.pop(props.PROPERTY_CLUSTER, None)
+            properties[props.PROPERTY_CLUSTER] = self.config.cluster_name
+            return self._store_special(channel, request, message, queue_id, properties)
         return self._append_one(channel, request, message, queue_id)
 
     def _store_special(
-        self, channel: Channel, request: Command, message: MessageInner, queue_id: int
+        self,
+        channel: Channel,
+        request: Command,
+        message: MessageInner,
+        queue_id: int,
+        properties: dict[str, str],
     ) -> Command | None:
-        """Store a delayed or timed message, or a half message."""
-        properties = props.decode(message.properties)
+        """Store a delayed or timed message, or a half message. properties: those of the message."""
         level, handle = 0, None
         if is_half(properties):
             if self.config.send.reject_transactions:

@@ -57,10 +57,11 @@ def is_marked(text: str) -> bool:
     return any(name in text for name in _MARKED)
 
 
-def check_sent(header: SendMessageRequestHeader, *, is_single: bool) -> None:
+def check_sent(header: SendMessageRequestHeader, *, is_single: bool) -> dict[str, str] | None:
     """Check the header of a send, with the properties in it; removes POP_CK. Raises MessageInvalid.
 
-    is_single: False for a batch, whose messages `check_batch` checks, and for a reply.
+    is_single: False for a batch, whose messages `check_batch` checks, and for a reply. Returns the
+    properties; None if none of them makes the message a special one.
     """
     flags = header.sys_flag & ~PLAIN_FLAGS
     if flags and not (is_single and flags == MessageSysFlag.TRANSACTION_PREPARED):
@@ -72,11 +73,13 @@ def check_sent(header: SendMessageRequestHeader, *, is_single: bool) -> None:
             f"reconsumeTimes is {times}; only copies in %RETRY%group have retries, from 1 on"
         )
     text = header.properties or ""
-    if is_marked(text) or "DELAY\x01" in text:
-        properties = props.decode(text)
-        _check(properties, is_single=is_single, is_copy=is_copy)
-        if properties.pop(props.POP_RECEIPT, None) is not None:  # a consumer forwards a popped message
-            header.properties = props.encode(properties)
+    if not is_marked(text) and "DELAY\x01" not in text:
+        return None
+    properties = props.decode(text)
+    _check(properties, is_single=is_single, is_copy=is_copy)
+    if properties.pop(props.POP_RECEIPT, None) is not None:  # a consumer forwards a popped message
+        header.properties = props.encode(properties)
+    return properties
 
 
 def check_batch(common: bytes, data: bytes) -> None:

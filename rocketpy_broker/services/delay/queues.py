@@ -183,18 +183,22 @@ class DelayQueues:
         while level.taken < count_max:
             first, count = level.offset + level.taken, min(_UNITS, count_max - level.taken)
             units = self._store.units(SCHEDULE_TOPIC, level.queue_id, first, count)
+            due: list[tuple[int, int]] = []
             for physical, size, unit_due_ms in units:
-                if level.taken and level.due(unit_due_ms, now_ms) > now_ms:
-                    return
-                self._append(level, physical, size)
+                if (level.taken or due) and level.due(unit_due_ms, now_ms) > now_ms:
+                    break
+                due.append((physical, size))
+            for (physical, _), data in zip(due, self._store.look_messages(due), strict=True):
+                self._append(level, physical, data)
                 level.taken += 1
+            if len(due) < len(units):
+                return
             if not units:
                 level.head_due_ms = None  # the first message was deleted since its due time was read
                 return
 
-    def _append(self, level: _Level, physical: int, size: int) -> None:
+    def _append(self, level: _Level, physical: int, data: bytes | None) -> None:
         """Append one message to its real queue. An undeliverable message is logged and skipped."""
-        data = self._store.look_message(physical, size)
         if data is None:
             log.error(
                 "delay level %d: the message at offset %d cannot be read; it is lost",

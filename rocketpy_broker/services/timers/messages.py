@@ -23,10 +23,10 @@ DUE_MS: Final = "__TIMER_DUE_MS"
 """When a message is due, in ms since 1970. Not in RocketMQ."""
 RECALLED: Final = props.TIMER_DEL_UNIQKEY
 """Of a recall: topic, plus sign and unique id of the recalled message. See `recalled_key`."""
-_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
-_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
-_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
-_RELATIVE: Final = ((props.TIMER_DELAY_SEC, 1000), (props.TIMER_DELAY_MS, 1))
+_ENQUEUE_MS: Final = b"TIMER_ENQUEUE_MS"
+_DEQUEUE_MS: Final = b"TIMER_DEQUEUE_MS"
+_ROLL_TIMES: Final = b"TIMER_ROLL_TIMES"
+_RELATIVE: Final = {props.TIMER_DELAY_SEC: 1000, props.TIMER_DELAY_MS: 1}
 _ASKED: Final = (props.TIMER_DELAY_SEC, props.TIMER_DELAY_MS, props.TIMER_DELIVER_MS)
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _ADDED_BYTES: Final = 300
@@ -53,7 +53,7 @@ def due_time(properties: Mapping[str, str], now_ms: int) -> int:
     text = properties[name]
     if not _NUMBER.fullmatch(text):
         raise MessageInvalid(f"the property {name} is {text[:50]!r}; expected a whole number")
-    unit_ms = dict(_RELATIVE).get(name)
+    unit_ms = _RELATIVE.get(name)
     return int(text) if unit_ms is None else now_ms + int(text) * unit_ms
 
 
@@ -128,25 +128,24 @@ def own_key(record: Record) -> bytes | None:
 
 def rolled(record: Record, enqueued_ms: int, now_ms: int) -> MessageInner:
     """Return the copy of a stored timer that waits further."""
-    properties = _left(record, enqueued_ms, now_ms)
-    times = properties.get(_ROLL_TIMES, "0")
-    properties[_ROLL_TIMES] = str(int(times) + 1 if _NUMBER.fullmatch(times) else 1)
+    times = props.find(record.properties, _ROLL_TIMES) or b"0"
+    number = int(times) + 1 if _NUMBER.fullmatch(times.decode("ascii", "replace")) else 1
     copy = copy_to(record, TIMER_TOPIC, 0)
-    copy.properties = props.encode(properties).encode()
+    left = _left(record, enqueued_ms, now_ms, _ROLL_TIMES)
+    copy.properties = b"%b%b\x01%d\x02" % (left, _ROLL_TIMES, number)
     return copy
 
 
 def delivered(record: Record, topic: str, queue_id: int, enqueued_ms: int, now_ms: int) -> MessageInner:
     """Return the copy of a stored timer for its real topic and queue."""
-    properties = _left(record, enqueued_ms, now_ms)
-    properties.pop(DUE_MS, None)
     copy = copy_to(record, topic, queue_id)
-    copy.properties = props.encode(properties).encode()
+    copy.properties = _left(record, enqueued_ms, now_ms, _DUE)
     return copy
 
 
-def _left(record: Record, enqueued_ms: int, now_ms: int) -> dict[str, str]:
-    properties = props.decode(record.properties)
-    properties[_ENQUEUE_MS] = str(enqueued_ms)
-    properties[_DEQUEUE_MS] = str(now_ms)
-    return properties
+def _left(record: Record, enqueued_ms: int, now_ms: int, removed: bytes) -> bytes:
+    """Return the properties with the times of the wheel, and without the removed one."""
+    names = tuple(name + b"\x01" for name in (removed, _ENQUEUE_MS, _DEQUEUE_MS))
+    kept = [piece for piece in record.properties.split(b"\x02") if piece and not piece.startswith(names)]
+    kept += [b"%b\x01%d" % (_ENQUEUE_MS, enqueued_ms), b"%b\x01%d\x02" % (_DEQUEUE_MS, now_ms)]
+    return b"\x02".join(kept)

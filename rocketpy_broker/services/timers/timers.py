@@ -85,6 +85,8 @@ class Timers:
         """Topic -> number of its timers that are not delivered, on a master."""
         self._topics: dict[int, str] = {}
         """Java's hash of a topic, as units have it -> its name."""
+        self._hashes: dict[bytes, int] = {}
+        """Name of a topic of enqueued timers, in UTF-8 -> its hash."""
         self._leaving: Counter[int] = Counter()
         """Java's hash of a topic -> number of its timers that are appended and not written yet."""
         self._delivers = False
@@ -266,8 +268,10 @@ class Timers:
             self._move_to(_second(now_ms))
         begin, entries = self.queue_offset, []
         units = store.units(TIMER_TOPIC, 0, begin, min(count, _READ_UNITS))
-        for number, (physical, size, _) in enumerate(units, 1):
-            unit = self._unit(physical, size, now_ms)
+        places = [(physical, size) for physical, size, _ in units]
+        records = store.look_messages(places)
+        for number, ((physical, size), data) in enumerate(zip(places, records, strict=True), 1):
+            unit = self._unit(physical, size, data, now_ms)
             if unit is not None:
                 entries.append((begin + number, unit))
         self._add(entries, now_ms)
@@ -295,7 +299,7 @@ class Timers:
     def load_counts(self, counts: Mapping[str, int]) -> None:
         """Set the counts of topics, as they were saved."""
         self.counts = Counter(counts)
-        self._topics = {utf8_hash(topic.encode()): topic for topic in counts}
+        self._topics.update((utf8_hash(topic.encode()), topic) for topic in counts)
 
     def _count(self, topic_hash: int, change: int) -> None:
         topic = self._topics.get(topic_hash)
@@ -304,9 +308,8 @@ class Timers:
             if not self.counts[topic]:
                 del self.counts[topic]
 
-    def _unit(self, physical: int, size: int, now_ms: int) -> Unit | None:
+    def _unit(self, physical: int, size: int, data: bytes | None, now_ms: int) -> Unit | None:
         """Return the unit of a message of the timer topic. A message that is none is logged and skipped."""
-        data = self._store.look_message(physical, size)
         view = None if data is None else peek_message(data)
         if view is None:
             log.error("the timer at offset %d cannot be read; it is lost", physical)
@@ -328,8 +331,10 @@ class Timers:
         if slot_ms > self.read_ms + _WHEEL_MS - _BLANK_MS:  # the clock was wrong when it was stored
             kind |= KIND_ROLL
             slot_ms = due_ms = self.read_ms + self._window_ms
-        topic_hash = utf8_hash(timer.real_topic)
-        self._topics[topic_hash] = timer.real_topic.decode(errors="replace")
+        topic_hash = self._hashes.get(timer.real_topic)
+        if topic_hash is None:
+            topic_hash = self._hashes[timer.real_topic] = utf8_hash(timer.real_topic)
+            self._topics[topic_hash] = timer.real_topic.decode(errors="replace")
         return Unit(NO_UNIT, kind, now_ms, slot_ms, physical, size, topic_hash, due_ms)
 
     # -- delivering ---------------------------------------------------------------------------
@@ -364,13 +369,16 @@ class Timers:
         count, failure = 0, None
         try:
             for key_ms in sorted(key for key in self._due if key <= now_ms):
-                positions, start = self._due[key_ms], self._started.get(key_ms, 0)
-                for at in range(start, min(len(positions), start + count_max - count)):
-                    message = self._message(positions[at], now_ms)
+                start = self._started.get(key_ms, 0)
+                positions = self._due[key_ms][start : start + count_max - count]
+                units = [self._unit_at(position) for position in positions]
+                records = self._store.look_messages([(unit.physical_offset, unit.size) for unit in units])
+                for unit, data in zip(units, records, strict=True):
+                    message = self._message(unit, data, now_ms)
                     if message is not None:
                         self._append(message)
                     count += 1
-                    taken[key_ms] = at + 1
+                    taken[key_ms] = taken.get(key_ms, start) + 1
         except StoreError as error:
             failure = error  # messages appended before the error are still written
         if taken:
@@ -391,12 +399,10 @@ class Timers:
         except UsageError as error:
             log.error("a timer of topic %s cannot be delivered and is dropped: %s", message.topic, error)
 
-    def _message(self, position: int, now_ms: int) -> MessageInner | None:
+    def _message(self, unit: Unit, data: bytes | None, now_ms: int) -> MessageInner | None:
         """Return the message to append for a unit; None if it was recalled, delivered before, or is lost."""
-        unit = self._unit_at(position)
         if unit.recalls and not unit.rolls:
             return None
-        data = self._store.look_message(unit.physical_offset, unit.size)
         record = None if data is None else decode(data, check_crc=False)
         if record is None or record.topic != TIMER_TOPIC:
             if unit.physical_offset >= self._store.min_physical_offset:
@@ -421,8 +427,10 @@ class Timers:
             return None
 
     def _may_have_copy(self, unit: Unit, record: Record) -> bool:
+        if unit.physical_offset >= self._copies_below:  # all but those from before the start
+            return False
         due_ms = (unit.due_ms or unit.slot_ms) if unit.rolls else Timer.read(record.properties).out_ms
-        return unit.physical_offset < self._copies_below and due_ms <= self._copies_until_ms
+        return due_ms <= self._copies_until_ms
 
     def _has_copy(self, record: Record) -> bool:
         """Whether a message was delivered or rolled already."""

@@ -15,8 +15,10 @@ NOBODY = cast(Channel, None)
 
 
 @pytest.mark.parametrize("region", ["DefaultRegion", 'a"b\\c', "100%", "重庆"])
-@pytest.mark.parametrize("trace_on", [True, False])
-def test_the_template_writes_the_same_as_the_encoder(region: str, trace_on: bool) -> None:
+@pytest.mark.parametrize(
+    ("trace_on", "handle"), [(True, None), (False, None), (True, "djEgVA=="), (False, "eA-_")]
+)
+def test_the_template_writes_the_same_as_the_encoder(region: str, trace_on: bool, handle: str | None) -> None:
     """The fast path and the encoder could differ, and clients would see both."""
     responses = SendResponses(store_host=HOST, region_id=region, trace_on=trace_on)
     request = Command(310, opaque=77, flag=0x100, codec=CODEC_JSON)
@@ -26,8 +28,9 @@ def test_the_template_writes_the_same_as_the_encoder(region: str, trace_on: bool
         msg_id="7F00000100002A9F00000000000012AB",
         queue_id=3,
         queue_offset=9,
+        recall_handle=handle,
     )
-    parked = ParkedResponse(NOBODY, request, 3, 9, (0x12AB,), waits=False)
+    parked = ParkedResponse(NOBODY, request, 3, 9, (0x12AB,), waits=False, recall_handle=handle)
     assert responses.stored(parked, 10) == encode_command(request.reply(10, header=header))
 
 

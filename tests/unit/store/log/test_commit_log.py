@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from rocketpy.errors import MessageInvalid, MessageTooLarge, StoreError, TopicInvalid
 from rocketpy.protocol.message.batch import encode_batch
-from rocketpy.protocol.message.record import decode
+from rocketpy.protocol.message.record import HEAD_BYTES, decode
 from rocketpy_broker.store import CommitLogConfig, MessageInner, MessageStore
+from rocketpy_broker.store.files.disk import OsDisk
 from tests.unit.store.helpers import bodies, message, put, small_config
 
 IPV6_HOST = bytes(range(16)) + b"\0\0\x27\x0f"
@@ -140,3 +142,40 @@ def test_the_next_file_begins_at_a_multiple_of_its_size(
 ) -> None:
     """A consumer whose messages were deleted would be sent to an offset inside a record."""
     assert store.commit_log.roll_next_file(offset) == following
+
+
+class UnreadableDisk(OsDisk):
+    """Counts reads; one place of the commit log cannot be read."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.bad: range = range(0)
+
+    def pread(self, handle: int, size: int, position: int) -> bytes:
+        self.reads += 1
+        if position < self.bad.stop and self.bad.start < position + size:
+            raise OSError(errno.EIO, "planned failure")
+        return super().pread(handle, size, position)
+
+
+def test_neighbours_are_looked_up_together(tmp_path: Path) -> None:
+    """Each record would cost a call of the kernel, or a damaged one would hide its neighbours."""
+    disk = UnreadableDisk()
+    with MessageStore(small_config(tmp_path), disk=disk) as store:
+        for number in range(40):
+            put(store, number, topic="T" if number % 10 else "Other")
+        places = [(physical, size) for physical, size, _ in store.units("T", 0, 0, 36)]
+        damaged = places[20][0]
+        handle = store.commit_log.files.mapped_files[0].handle
+        disk.pwrite(handle, b"!", damaged + HEAD_BYTES)
+        asked = [*places, (3, 100), (places[-1][0], 10_000), (places[0][0], 0)]
+        alone = [store.look_message(*place) for place in asked]
+        assert alone.count(None) == 4
+        disk.reads = 0
+        assert list(store.look_messages(asked)) == alone
+        assert disk.reads <= 12
+        disk.bad = range(places[30][0], places[31][0])
+        found = store.look_messages(places)
+        assert [next(found) for _ in range(30)] == alone[:30]
+        with pytest.raises(StoreError, match="planned failure"):
+            next(found)
