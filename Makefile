@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test native test-native test-client slow planted console-test frameworks compatibility check format docs docs-serve package mutants interop interop-all mqadmin interop-suite bench bench-quick bench-compare soak attack faults spark spark35 spark40 spark41 spark-versions spark-rows spark-kills spark-demo lock audit sbom clean distclean
+.PHONY: help demo test native test-native test-client slow planted console-test frameworks compatibility check format docs docs-serve package mutants interop interop-all mqadmin interop-suite bench bench-quick bench-compare soak soak-pops attack faults spark spark35 spark40 spark41 spark-versions spark-rows spark-kills spark-demo lock audit sbom clean distclean
 
 VENV := .venv
 SPARK := .cache/spark
@@ -171,6 +171,9 @@ spark-demo: $(VENV)/.ready-spark ## events from JSON files through RocketMQ and 
 
 soak: $(VENV)/.ready-bench ## a long run: a broker killed and restarted under load, memory watched, every message accounted for
 	@$(PY) -m tools.soak $(ARGS)
+
+soak-pops: $(VENV)/.ready-bench ## shared messages (POP) while workers and brokers are killed, on a pair and a DLedger group (ARGS="--messages 1000000"; can be continued)
+	@$(PY) -m tools.soak.pops $(ARGS)
 
 attack: $(VENV)/.ready-test ## 100,000 hostile connections while good clients work (half an hour; two idle cores; ARGS="--connections 5000")
 	@$(PY) -m tools.attack $(ARGS)

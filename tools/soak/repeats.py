@@ -20,7 +20,7 @@ import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rocketpy import AdminClient, ConsumeFrom, Message, MessageExt, Producer, PushConfig, PushConsumer
@@ -81,22 +81,36 @@ class Cluster:
 
 
 class Member:
-    """A consumer process, and the lines that it says."""
+    """A consumer process, and the lines that it says.
 
-    def __init__(self, name: str, process: Process) -> None:
+    observe: called with the words of each line, instead of keeping them in `lines`.
+    """
+
+    def __init__(
+        self, name: str, process: Process, observe: Callable[[list[str]], None] | None = None
+    ) -> None:
         self.name = name
         self.process = process
-        self.ready = asyncio.Event()
+        self._ready = asyncio.Event()
         self.lines: list[list[str]] = []
+        self._observe = observe or self.lines.append
         self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
         assert self.process.stdout is not None
         async for line in self.process.stdout:
             words = line.decode().split()
-            self.lines.append(words)
+            self._observe(words)
             if words == ["ready"]:
-                self.ready.set()
+                self._ready.set()
+        self._ready.set()
+
+    async def started(self) -> None:
+        """Wait until it is ready. Raises RuntimeError if it ends before, TimeoutError."""
+        async with asyncio.timeout(_START_SECONDS):
+            await self._ready.wait()
+        if self.process.returncode is not None or self._reading.done():
+            raise RuntimeError(f"{self.name} has ended; its error is above")
 
     async def end(self, number: int = signal.SIGTERM) -> None:
         """End the process by a signal."""
@@ -111,9 +125,8 @@ async def _start_members(command: Sequence[str], environment: dict[str, str], co
         Member(str(at), await asyncio.create_subprocess_exec(*command, stdout=PIPE, env=environment))
         for at in range(count)
     ]
-    async with asyncio.timeout(_START_SECONDS):
-        for member in members:
-            await member.ready.wait()
+    for member in members:
+        await member.started()
     return members
 
 
