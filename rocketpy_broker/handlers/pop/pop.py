@@ -182,9 +182,10 @@ class PopHandler:
     def take(self, pop: Pop) -> Taken:
         """Take messages, and append their check points; the result has none if there are none.
 
-        The caller then calls `deliver`, or `response` if there are none. Raises RocketError.
+        The caller then calls `deliver`, or `response` if there are none. Raises RocketError if there are
+        none because a queue cannot be read.
         """
-        header, points = pop.header, self.service.points
+        header, points, failure = pop.header, self.service.points, None
         taken = Taken(self.clock(), ORDER_REVIVE_QUEUE if header.order else points.next_queue())
         for topic, kind, queue_id in self.queues(header):
             try:
@@ -192,10 +193,10 @@ class PopHandler:
                     self._take_from(pop, taken, topic, kind, queue_id)
                 elif kind is TopicKind.NORMAL:
                     self._take_in_order(pop, taken, queue_id)
-            except RocketError:
-                if not taken.count:  # otherwise the consumer gets what it has
-                    raise
-                break
+            except RocketError as error:  # maybe of one queue: others may have messages
+                failure = failure or error
+        if failure is not None and not taken.count:
+            raise failure
         return taken
 
     def queues(self, header: PopNames) -> Iterator[tuple[str, TopicKind, int]]:

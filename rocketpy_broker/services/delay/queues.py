@@ -78,6 +78,7 @@ class DelayQueues:
         self._queue_to_deliver = queue_to_deliver
         self._delays_ms = levels.delays_ms
         self._levels: list[_Level] = []
+        self._turn = -1
 
     def load(self, saved: Mapping[int, int]) -> None:
         """Start at the saved offsets: level -> next offset.
@@ -147,18 +148,20 @@ class DelayQueues:
         """Move up to `count_max` due messages to their real queues, and write them.
 
         Returns their number, and the time of the next call in ms; None if no message waits. If more messages
-        are due already, that time is not later than `now_ms`. Raises StoreError; the next call tries again.
+        are due already, that time is not later than `now_ms`. Raises StoreError when no other level has
+        more; the next call tries again.
         """
         failure = None
-        try:
-            for level in self._levels:
+        first = self._turn = (self._turn + 1) % len(self._levels) if self._levels else 0
+        for level in (*self._levels[first:], *self._levels[:first]):  # in turn: one may have a large backlog
+            try:
                 self._take_due(level, now_ms, count_max - sum(other.taken for other in self._levels))
-        except StoreError as error:
-            failure = error  # messages appended before the error are still written
+            except StoreError as error:  # maybe of one level: messages appended before it are still written
+                failure = error
         count = self._write()
-        if failure is not None:
+        if failure is not None and count < count_max:
             raise failure
-        return count, self._next_due(now_ms)
+        return count, now_ms if failure is not None else self._next_due(now_ms)
 
     def _write(self) -> int:
         count = 0

@@ -157,9 +157,12 @@ class DelayService:
         return self.clock()
 
     def _deliver(self, now_ms: int) -> int | None:
-        count, due_ms = self._queues.deliver(now_ms, _BATCH_MESSAGES)
-        if count:
-            self.on_delivered()
+        count = 1  # some messages, if it raises
+        try:
+            count, due_ms = self._queues.deliver(now_ms, _BATCH_MESSAGES)
+        finally:
+            if count:
+                self.on_delivered()
         return due_ms
 
     # -- saving -------------------------------------------------------------------------------

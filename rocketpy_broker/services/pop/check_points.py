@@ -12,6 +12,7 @@ acknowledgements as timers until the time of the check point is nearly over.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, NamedTuple
@@ -378,15 +379,15 @@ class CheckPoints:
         """Append up to about `count_max` messages whose time is over to their retry topics, and write them.
 
         Returns their number. Nothing is revived before all records are read: an acknowledgement may be among
-        them. Raises StoreError; the next call tries again.
+        them. Raises StoreError when nothing else is due; the next call tries again.
         """
         if self.is_behind:
             return 0
         copied: list[tuple[CheckPoint, list[int]]] = []
-        count, failure = 0, None
+        count, unread, failure = 0, None, None
         try:
             for point in self.in_flight.due(now_ms):
-                if count >= count_max:
+                if count >= count_max or len(copied) >= count_max:
                     break
                 if point.may_have_timers and self.timers_late():
                     self.in_flight.postpone(point, now_ms + _POSTPONE_MS)
@@ -394,7 +395,13 @@ class CheckPoints:
                 done: list[int] = []
                 copied.append((point, done))
                 for offset in point.left():
-                    self._revive_one(point, offset)
+                    try:
+                        copy = self._find_copy(point, offset)
+                    except StoreError as error:  # maybe of one queue: those of others go on
+                        unread = error
+                        break
+                    if copy is not None:
+                        self._append_copy(copy)
                     done.append(offset)
                     count += 1
                 self.in_flight.postpone(point, now_ms + _POSTPONE_MS)  # until it is written
@@ -412,32 +419,39 @@ class CheckPoints:
                 raise
         for point, done in copied:
             self.in_flight.done(point, point.bits_of(done))
+        due_ms = self.in_flight.due_ms()
+        if unread is not None and (due_ms is None or due_ms > now_ms):
+            failure = failure or unread
         if failure is not None:
             raise failure
         return count
 
-    def _revive_one(self, point: CheckPoint, offset: int) -> None:
-        """Append the copy of a message, unless it is gone. Raises StoreError."""
+    def _find_copy(self, point: CheckPoint, offset: int) -> MessageInner | None:
+        """Return the copy of a message to append; None if the message is gone. Raises StoreError."""
         record = self._record(point.key, offset)
         if record is None:
-            return
+            return None
         group = self.find_group(point.key.group)
         if group is None or self.find_topic(normal_topic(record.topic, point.key.group)) is None:
             log.warning(
                 "message %d of queue %d of topic %s is not delivered again to group %s: topic or group is "
                 "deleted", offset, point.key.queue_id, record.topic, point.key.group,
             )  # fmt: skip
-            return
+            return None
         copy = self._copy(point, record, group)
         if point.may_have_copies:
             counted = msgspec.structs.replace(record, reconsume_times=copy.reconsume_times)
             if has_copy(self.store, counted, copy.topic, copy.queue_id):
-                return
+                return None
+        return copy
+
+    def _append_copy(self, copy: MessageInner) -> None:
+        """Append a copy to its topic, which may be new. Raises StoreError."""
         self.ensure_topic(copy.topic)
         try:
             self.store.append(copy)
         except UsageError as error:
-            log.error("message %d of topic %s cannot be revived: %s", offset, record.topic, error)
+            log.error("a message of topic %s cannot be revived: %s", copy.topic, error)
             return
         if copy.topic.startswith(props.DLQ_TOPIC_PREFIX):
             self.dead_letters += 1
@@ -480,19 +494,20 @@ class CheckPoints:
     def renew(self, now_ms: int, count_max: int) -> int:
         """Store check points again that are far behind the end of their queue, or old; return their number.
 
-        Raises StoreError; the next call tries again.
+        The queues take turns. Raises StoreError; the next call tries again.
         """
-        count = 0
-        for queue_id, end in self._read_to.items():
-            while count < count_max:
-                point = self.in_flight.first_of(queue_id)
-                if point is None or (
-                    end - point.offset < self.records_max and now_ms - point.appended_ms < self.age_max_ms
-                ):
-                    break
-                offset = self._append_point(point, now_ms, self.store.append, is_pop=False)
-                self.in_flight.move(point, offset, now_ms)
-                count += 1
+        count, turns = 0, deque(self._read_to.items())
+        while turns and count < count_max:
+            queue_id, end = turns.popleft()
+            point = self.in_flight.first_of(queue_id)
+            if point is None or (
+                end - point.offset < self.records_max and now_ms - point.appended_ms < self.age_max_ms
+            ):
+                continue
+            offset = self._append_point(point, now_ms, self.store.append, is_pop=False)
+            self.in_flight.move(point, offset, now_ms)
+            count += 1
+            turns.append((queue_id, end))
         if count:
             try:
                 self.store.write_out()

@@ -144,9 +144,13 @@ class PopService:
                 self.changed()
             if points.is_behind:
                 return now_ms
-        if points.revive(now_ms, _REVIVE_MESSAGES):
-            self.on_revived()
-            self.changed()
+        revived = 1  # some messages, if it raises
+        try:
+            revived = points.revive(now_ms, _REVIVE_MESSAGES)
+        finally:
+            if revived:
+                self.on_revived()
+                self.changed()
         return points.in_flight.due_ms()
 
     # -- committing ---------------------------------------------------------------------------

@@ -53,6 +53,8 @@ class _BatchResult(NamedTuple):
     continues: bool
     """Later messages may be due."""
     copies: list[_HalfCopy]
+    unread: StoreError | None
+    """Why half messages could not be read. The others are checked."""
     failure: StoreError | None
     """Why it ended early."""
 
@@ -104,8 +106,11 @@ class TransactionChecker:
             log.error("cannot check transactions: %s", error)
 
     async def check(self) -> None:
-        """Check every open transaction, the oldest first. Raises StoreError."""
-        transactions = self.transactions
+        """Check every open transaction, the oldest first. Raises StoreError.
+
+        A half message that cannot be read does not keep the others from their checks.
+        """
+        transactions, unread = self.transactions, None
         self.make_topic(HALF_TOPIC)  # before the first transaction, as in RocketMQ: tools list it
         transactions.catch_up()
         offsets = sorted(transactions.table.open)
@@ -114,6 +119,7 @@ class TransactionChecker:
             await self._send_checks(result.copies)
             if result.failure is not None:
                 raise result.failure
+            unread = unread or result.unread
             if not result.continues:
                 break
             await asyncio.sleep(0)
@@ -121,6 +127,8 @@ class TransactionChecker:
             log.warning("no producer of group %s is online to check %d transactions", group, count)
         self._unsent.clear()
         await self._save_progress()
+        if unread is not None:
+            raise unread
 
     async def _save_progress(self) -> None:
         """Save the progress when the messages before it are flushed, so a power loss cannot lose a copy."""
@@ -138,11 +146,17 @@ class TransactionChecker:
         """Check some half messages, and write the copies of those that are not too young."""
         now_ms = self.clock()
         copies: list[_HalfCopy] = []
-        failure = None
-        action = None
+        unread = failure = action = None
         try:
             for offset in offsets:
-                action = self._check_one(offset, now_ms, copies)
+                try:
+                    half = self.transactions.read(offset)
+                except StoreError as error:
+                    unread = error
+                    continue
+                if half is None:
+                    continue  # it has ended meanwhile, or is lost
+                action = self._check_one(half, now_ms, copies)
                 if action is CheckAction.WAIT:
                     break
         except StoreError as error:
@@ -151,7 +165,7 @@ class TransactionChecker:
         self.on_written()
         for copy in copies:
             self._written(copy)
-        return _BatchResult(action is not CheckAction.WAIT, copies, failure)
+        return _BatchResult(action is not CheckAction.WAIT, copies, unread, failure)
 
     async def _send_checks(self, copies: Sequence[_HalfCopy]) -> None:
         """Send the requests to the producers once the copies are committed. Raises StoreError."""
@@ -164,11 +178,8 @@ class TransactionChecker:
             except RocketError as error:
                 log.warning("cannot check half message %d: %s", copy.receipt.queue_offset, error)
 
-    def _check_one(self, offset: int, now_ms: int, copies: list[_HalfCopy]) -> CheckAction | None:
+    def _check_one(self, half: OpenHalfMessage, now_ms: int, copies: list[_HalfCopy]) -> CheckAction:
         """Check one half message, and add its copy to `copies`. Raises StoreError."""
-        half = self.transactions.read(offset)
-        if half is None:
-            return None  # it has ended meanwhile, or cannot be read
         properties = props.decode(half.record.properties)
         action = check_action(
             properties,
@@ -182,7 +193,7 @@ class TransactionChecker:
             try:
                 copies.append(_HalfCopy(half, action, properties, self.store.append(message)))
             except UsageError as error:
-                log.error("half message %d cannot be copied and is not checked: %s", offset, error)
+                log.error("half message %d cannot be copied and is not checked: %s", half.offset, error)
         return action
 
     def _copy(self, half: OpenHalfMessage, action: CheckAction, properties: dict[str, str]) -> MessageInner:

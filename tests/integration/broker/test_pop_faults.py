@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import signal
 from asyncio.subprocess import Process
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rocketpy.protocol.bodies.pop import bit_set
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.message.properties import decode
 from rocketpy.protocol.remoting.command import Command
+from rocketpy_broker import Broker, EmbeddedCluster
 from rocketpy_broker.services.pop.formats import SEEN_GROUP
 from tests.integration.broker.test_deferred import records, send
 from tests.integration.broker.test_pop import (
@@ -35,6 +37,7 @@ from tests.integration.ha_pair import caught_up, pair
 from tests.integration.processes import start, stop
 from tests.integration.raw_client import RawClient, serving
 from tests.integration.small import SMALL
+from tests.unit.store.faulty_disk import UnreadableDisk
 from tests.waiting import LIMIT_S, until
 
 CONF = """
@@ -97,6 +100,27 @@ async def test_both_kinds_of_retry_topics_are_read(tmp_path: Path) -> None:
         assert (again.body, again.topic) == ("b", "%RETRY%g+T")
         for one in (found["a"], again):
             assert (await ack(client, one)).code == 0
+
+
+async def test_an_unreadable_queue_does_not_hide_messages_of_others(tmp_path: Path) -> None:
+    """Pops that begin at this queue would fail, though the others have messages."""
+    async with serving(tmp_path, settings=SMALL) as (_, client):
+        await create(client, 4)
+        for number in range(40):
+            assert (await send(client, b"%d" % number, queue_id=number % 4)).code == 0
+    disk = UnreadableDisk()
+    async with (
+        EmbeddedCluster(tmp_path, settings=SMALL, make_broker=partial(Broker, disk=disk)) as cluster,
+        await RawClient.open(cluster.brokers[0].address) as client,
+    ):
+        disk.unreadable = "consumequeue/T/2/"
+        found = [message.body for _ in range(30) for message in await pop(client, 1)]
+        assert sorted(map(int, found)) == [number for number in range(40) if number % 4 != 2]
+        failed = await pop_response(client)
+        assert failed.code == ResponseCode.SYSTEM_ERROR
+        assert "planned failure" in str(failed.remark)
+        disk.unreadable = ""
+        assert len(await pop(client)) == 10
 
 
 async def test_filters(tmp_path: Path) -> None:

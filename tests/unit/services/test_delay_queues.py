@@ -15,7 +15,7 @@ from rocketpy_broker.store import MessageInner, MessageStore, RetentionConfig
 from rocketpy_broker.store.config import IndexConfig
 from rocketpy_broker.store.message_store import finish
 from rocketpy_broker.store.upkeep.cleaner import Cleaner
-from tests.unit.store.faulty_disk import FaultyDisk
+from tests.unit.store.faulty_disk import FaultyDisk, UnreadableDisk
 from tests.unit.store.helpers import bodies, kill, put, small_config
 
 LEVELS = DelayLevels("1s 5s 10s")
@@ -101,11 +101,36 @@ def test_a_flood_is_delivered_in_parts(world: World) -> None:
     for number in range(150):
         world.send(1 + number % 2, b"%d" % number)
     assert world.deliver(5000, 60) == (60, 1000)
-    assert world.deliver(5000, 60) == (60, 5000)
-    assert world.queues.waiting() == {1: 0, 2: 30}
+    assert world.deliver(5000, 60) == (60, 1000)
+    assert world.queues.waiting() == {1: 15, 2: 15}, "one level would wait until another has none left"
     assert world.deliver(5000, 60) == (30, None)
     assert world.queues.waiting() == {1: 0, 2: 0}
     assert sorted(map(int, bodies(world.store, "Real"))) == list(range(150))
+
+
+@pytest.mark.parametrize("count_max", [10, 100])
+def test_an_unreadable_level_does_not_stop_the_others(tmp_path: Path, count_max: int) -> None:
+    """Delayed messages of all levels would wait until one file of one level can be read again."""
+    disk = UnreadableDisk()
+    store = MessageStore(small_config(tmp_path), clock=lambda: START, disk=disk)
+    with store:
+        queues = DelayQueues(store, LEVELS)
+        queues.load({})
+        for number in range(90):
+            message = MessageInner("Real", 0, b"%d" % number, born_timestamp=7)
+            to_delayed_message(message, {"DELAY": "0"}, 1 + number % 3, LEVELS.level_max)
+            store.put_message(message)
+        store.dispatch()
+        store.flush(thorough=True)
+        disk.unreadable = f"{SCHEDULE_TOPIC}/0/"
+        for _ in range(60 // count_max):
+            assert queues.deliver(START + 10_000, count_max) == (count_max, START + 10_000)
+        with pytest.raises(StoreError, match="planned failure"):
+            queues.deliver(START + 10_000, count_max)
+        assert queues.waiting() == {1: 30, 2: 0, 3: 0}
+        disk.unreadable = ""
+        assert sum(queues.deliver(START + 10_000, count_max)[0] for _ in range(30)) == 30
+        assert sorted(map(int, bodies(store, "Real"))) == list(range(90))
 
 
 def test_messages_deleted_before_they_were_due_do_not_block_their_level(world: World) -> None:

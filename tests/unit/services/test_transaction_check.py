@@ -17,9 +17,11 @@ from rocketpy_broker.services.transactions.transactions import TransactionServic
 from rocketpy_broker.store import MessageInner
 from rocketpy_broker.store.busy import Reason
 from rocketpy_broker.store.config import RetentionConfig
+from rocketpy_broker.store.files.disk import Disk
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 from tests.unit.handlers.broker_parts import HOST, BrokerParts, served
-from tests.unit.store.helpers import small_config
+from tests.unit.store.faulty_disk import UnreadableDisk
+from tests.unit.store.helpers import put, small_config
 from tests.waiting import until
 
 BORN_MS = 1_000_000
@@ -29,8 +31,8 @@ TEXT = "PGROUP\x01p\x02UNIQ_KEY\x01id\x02REAL_TOPIC\x01T\x02REAL_QID\x011\x02"
 class Checks:
     """A checker with the store, the clients and the wall clock of `BrokerParts`. made: created topics."""
 
-    def __init__(self, root: Path) -> None:
-        self.parts = parts = BrokerParts(root)
+    def __init__(self, root: Path, disk: Disk | None = None) -> None:
+        self.parts = parts = BrokerParts(root, disk=disk)
         self.made: list[str] = []
         self.driver = StoreDriver(parts.store)
         self.checker = TransactionChecker(
@@ -98,6 +100,27 @@ async def test_a_transaction_without_a_result_is_discarded(tmp_path: Path) -> No
         assert set(checks.made) == {HALF_TOPIC, CHECK_MAX_TOPIC}
         assert not checks.parts.transactions.table.open
         assert len(checks.copies()) == 3
+
+
+async def test_an_unreadable_half_message_does_not_stop_the_checks_of_others(tmp_path: Path) -> None:
+    """No later transaction would end: its messages would stay invisible, though its producer is online."""
+    disk = UnreadableDisk()
+    checks = Checks(tmp_path, disk)
+    async with served(checks.parts, clients=1) as (producer,):
+        await producer.produce("p1", "p")
+        checks.half()
+        while len(checks.parts.store.commit_log.files.mapped_files) < 2:
+            put(checks.parts.store, 0, body=bytes(4000))
+        for _ in range(9):
+            checks.half()
+        disk.unreadable = "commitlog/00000000000000000000"
+        with pytest.raises(StoreError, match="planned failure"):
+            await checks.at(6000)
+        disk.unreadable = ""
+        times = [copy.get("TRANSACTION_CHECK_TIMES") for copy in checks.copies()]
+        assert times == [None] * 10 + ["1"] * 9
+        await checks.at(6000)
+        assert len(checks.copies()) == 29
 
 
 async def test_transactions_are_kept_as_long_as_messages(tmp_path: Path) -> None:

@@ -95,3 +95,27 @@ class FaultyDisk(OsDisk):
         if path.exists():
             self._step("unlink")
         super().unlink(path)
+
+
+class UnreadableDisk(OsDisk):
+    """A real disk that cannot read the files whose path contains `unreadable`; empty for none."""
+
+    unreadable = ""
+
+    def __init__(self) -> None:
+        self._paths: dict[int, str] = {}
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        handle = super().open(path, create=create)
+        self._paths[handle] = str(path)
+        return handle
+
+    def create(self, path: Path, size: int) -> int:
+        handle = super().create(path, size)
+        self._paths[handle] = str(path)
+        return handle
+
+    def pread(self, handle: int, size: int, position: int) -> bytes:
+        if self.unreadable and self.unreadable in self._paths.get(handle, ""):
+            raise OSError(errno.EIO, "planned failure of pread")
+        return super().pread(handle, size, position)
