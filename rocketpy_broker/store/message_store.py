@@ -404,8 +404,9 @@ class MessageStore:
                 self.dispatch()
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return a queue, after dispatching waiting records; None if it does not exist."""
-        self._catch_up()
+        """Return a queue with all written messages; None if it does not exist."""
+        if self.dispatcher.has_waiting(topic, queue_id):
+            self._catch_up()
         return self.queues.queues.get((topic, queue_id))
 
     def get_message(

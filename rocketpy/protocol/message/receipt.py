@@ -6,6 +6,7 @@ has fields from which its consumer makes the receipts. Both have RocketMQ's form
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple, Self, TypeAlias
@@ -19,6 +20,11 @@ ORDER_REVIVE_QUEUE: Final = 999
 _WORDS_MIN: Final = 7
 _ENTRY_WORDS: Final = 3
 _MAX_DIGITS: Final = 19
+_NUMBER: Final = f"(-?[0-9]{{1,{_MAX_DIGITS}}})"
+_TEXT: Final = re.compile(
+    f"{_NUMBER} {_NUMBER} {_NUMBER} {_NUMBER} ([012]) ([^ ]*) {_NUMBER}(?: {_NUMBER}(?: .*)?)?", re.DOTALL
+)
+"""Further words are ignored, as in Java."""
 _QUEUE_OFFSET: Final = "qo"
 
 
@@ -77,23 +83,22 @@ class Receipt(NamedTuple):
     @classmethod
     def decode(cls, text: object) -> Self:
         """Read the text of a receipt. Raises MessageInvalid."""
-        words = text.split(" ") if isinstance(text, str) else []
-        try:
-            checkpoint, pop_time, invisible, revive, kind, broker_name, queue_id, *rest = words
-            return cls(
-                _number(checkpoint),
-                _number(pop_time),
-                _number(invisible),
-                _number(revive),
-                TopicKind(kind),
-                broker_name,
-                _number(queue_id),
-                _number(rest[0]) if rest else None,
-            )
-        except ValueError:
+        found = _TEXT.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
             raise MessageInvalid(
                 f"{str(text)[:100]!r} is not a receipt; pass a message that a consumer received"
-            ) from None
+            )
+        checkpoint, pop_time, invisible, revive, kind, broker_name, queue_id, queue_offset = found.groups()
+        return cls(
+            int(checkpoint),
+            int(pop_time),
+            int(invisible),
+            int(revive),
+            TopicKind(kind),
+            broker_name,
+            int(queue_id),
+            None if queue_offset is None else int(queue_offset),
+        )
 
 
 QueueKey: TypeAlias = tuple[TopicKind, int]

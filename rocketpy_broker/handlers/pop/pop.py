@@ -103,7 +103,7 @@ class Taken:
     end_ms: float | None = None
     """When the time for its reads is over; None before the first one."""
     rest: int = 0
-    """Number of messages that are left in the queues."""
+    """Number of messages that are left in the queues that it has looked into."""
     is_unfinished: bool = False
     """Whether messages are left that its filter has not seen."""
     start_offsets: dict[QueueKey, int] = field(default_factory=dict)
@@ -187,7 +187,11 @@ class PopHandler:
         """
         header, points, failure = pop.header, self.service.points, None
         taken = Taken(self.clock(), ORDER_REVIVE_QUEUE if header.order else points.next_queue())
+        # The first pop of a group looks into all queues, since it decides where the group begins in each.
+        is_first = not points.has_popped(header.topic, header.consumer_group)
         for topic, kind, queue_id in self.queues(header):
+            if taken.rest and not is_first and not self._room(pop, taken):
+                break
             try:
                 if not header.order:
                     self._take_from(pop, taken, topic, kind, queue_id)
@@ -318,7 +322,8 @@ class PopHandler:
             self._add(pop, taken, topic, kind, queue_id, begin, result)
         if result.next_begin_offset > begin:
             points.popped(topic, group, queue_id, result.next_begin_offset)
-            self.service.changed()
+            if not result.count:  # otherwise `deliver` does this
+                self.service.changed()
             taken.is_unfinished |= result.next_begin_offset < result.max_offset
         taken.rest += max(result.max_offset - result.next_begin_offset, 0)
 
@@ -358,13 +363,19 @@ class PopHandler:
         end = self.store.appended_in_queue(topic, queue_id)  # no dispatch for each empty queue
         if begin == end:
             return 0
-        wanted = pop.header.max_msg_nums - taken.count if taken.size < _BYTES_MAX else 0
-        if wanted and taken.end_ms is not None and self.now_ms() >= taken.end_ms:
-            wanted = 0
-            taken.is_unfinished = True
+        wanted = self._room(pop, taken)
         if not wanted:
             taken.rest += max(end - begin, 0)
         return wanted
+
+    def _room(self, pop: Pop, taken: Taken) -> int:
+        """Return how many messages a pop may still take, from queues that it has not read."""
+        if taken.size >= _BYTES_MAX:
+            return 0
+        if taken.end_ms is not None and self.now_ms() >= taken.end_ms:
+            taken.is_unfinished = True
+            return 0
+        return pop.header.max_msg_nums - taken.count
 
     def _read(
         self, pop: Pop, taken: Taken, topic: str, queue_id: int, offset: int, count: int

@@ -325,22 +325,24 @@ class CheckPoints:
         point = self.in_flight.points.get(key)
         if point is None:
             return self._acknowledge_unknown(key, offsets, revive_queue, invisible_ms, now_ms, append)
-        left = set(self.left_of(point, now_ms))
-        known = [offset for offset in offsets if offset in left]
+        known, gone = list[int](), list[int]()
+        for offset in offsets:
+            (known if self.is_left(point, offset, now_ms) else gone).append(offset)
         if known:
             self._append_ack(
                 Acknowledgement(key, known, self.broker_name), point.revive_queue, now_ms, append
             )
             self.in_flight.done(point, point.bits_of(known))
-        return [offset for offset in offsets if offset not in left]
+        return gone
 
-    def left_of(self, point: CheckPoint, now_ms: int) -> list[int]:
-        """Return the offsets of a check point's messages that may be acknowledged.
+    def is_left(self, point: CheckPoint, offset: int, now_ms: int) -> bool:
+        """Whether a check point has a message that may be acknowledged.
 
         A message whose time is over may be, until it is revived. After a kill, it may have a copy already.
         """
-        may_be_revived = point.may_have_copies and max(now_ms, self._before_ms) >= point.revive_ms
-        return [] if may_be_revived else point.left()
+        if point.may_have_copies and max(now_ms, self._before_ms) >= point.revive_ms:
+            return False
+        return point.bits_of([offset]) & ~point.done != 0
 
     def _append_ack(self, ack: Acknowledgement, revive_queue: int, now_ms: int, append: Append) -> None:
         tag, body = ack.encode()

@@ -53,6 +53,8 @@ class Dispatcher:
         self._pieces: list[LogPiece] = []
         self._held_bytes = 0
         """Of the records in `_pieces`."""
+        self._queues_of_pieces: set[tuple[str, int]] = set()
+        """Those of the records in `_pieces`, and perhaps others."""
         self.waiting = 0
         """Number of records that are written to the log and not dispatched."""
         self.arrivals: ArrivalListener | None = None
@@ -66,6 +68,10 @@ class Dispatcher:
         self.is_stuck = False
         """Whether the last `run` failed."""
 
+    def has_waiting(self, topic: str, queue_id: int) -> bool:
+        """Whether records of a queue may wait."""
+        return (topic, queue_id) in self._queues_of_pieces
+
     def waiting_since(self, count: int) -> list[LogPiece]:
         """Return the waiting pieces without the first `count`."""
         return self._pieces[count:]
@@ -76,6 +82,8 @@ class Dispatcher:
             self._held_bytes += piece.end - piece.begin
             self._pieces.append(piece if self._held_bytes <= _HELD_BYTES_MAX else piece._replace(data=None))
             self.waiting += piece.records
+            for cursor in piece.queues:
+                self._queues_of_pieces.add((cursor.topic, cursor.queue_id))
         return self.waiting
 
     def run(self, until: int | None = None) -> int:
@@ -99,6 +107,8 @@ class Dispatcher:
             # Updated before the listener is called: it reads the store, which dispatches again.
             self.is_stuck = False
             del self._pieces[: len(pieces)]
+            if not self._pieces:
+                self._queues_of_pieces.clear()
             records = sum([piece.records for piece in pieces])
             self.waiting -= records
             self._held_bytes -= sum([piece.end - piece.begin for piece in pieces])

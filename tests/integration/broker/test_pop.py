@@ -162,6 +162,17 @@ async def arrive(client: RawClient, count: int, **changes: object) -> list[Poppe
     return found
 
 
+async def test_a_new_group_begins_in_all_queues(tmp_path: Path) -> None:
+    """A group that begins at the end would miss messages that come before its first look into a queue."""
+    async with serving(tmp_path, settings=SMALL) as (cluster, client):
+        await create(client, 3)
+        await send_all(client, "abcdef", 3)
+        assert len(await pop(client, 1)) == 1
+        offsets = cluster.brokers[0].consumers.offsets
+        assert None not in [offsets.get("g", "T", queue_id) for queue_id in range(3)]
+        assert len(await pop(client, 1) + await pop(client)) == 5
+
+
 async def test_each_message_goes_to_one_pop(tmp_path: Path) -> None:
     """Two workers would do the same job."""
     async with serving(tmp_path, settings=SMALL) as (_, client):

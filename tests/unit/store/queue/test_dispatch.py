@@ -144,3 +144,15 @@ def test_bytes_that_are_no_records_are_an_error(tmp_path: Path) -> None:
             store.dispatch()
         assert store.dispatcher.is_stuck
         store.dispatcher._pieces.clear()
+
+
+def test_a_read_dispatches_only_what_waits_for_its_queue(tmp_path: Path) -> None:
+    """A pop would dispatch the records of each acknowledgement by themselves; or a reader would miss some."""
+    with MessageStore(small_config(tmp_path)) as store:
+        store.put_message(message(0, queue_id=0))
+        store.put_message(message(1, queue_id=1))
+        assert (store.max_offset_in_queue("T", 2), store.dispatcher.waiting) == (0, 2)
+        assert (store.max_offset_in_queue("T", 0), store.dispatcher.waiting) == (1, 0)
+        store.put_message(message(2, queue_id=1))
+        assert (store.max_offset_in_queue("T", 0), store.dispatcher.waiting) == (1, 1)
+        assert (store.max_offset_in_queue("T", 1), store.dispatcher.waiting) == (2, 0)
