@@ -75,6 +75,12 @@ def catalog() -> list[Json]:
 
 
 @cache
+def newer_request_codes() -> dict[str, int]:
+    """The constants of RequestCode of RocketMQ 5.5.0, by name."""
+    return cast(dict[str, int], _read_json(GOLDEN / "clients" / "request-codes-5.5.0.json"))
+
+
+@cache
 def vectors(key: str) -> list[Json]:
     """Results of pure functions of the 4.6.0 jars, such as `vectors("hashCodes")`."""
     return cast(list[Json], _read_json(GOLDEN / "vectors" / "encode-vectors.json")[key])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,10 @@ from rocketpy.protocol.headers import (
     QueryTopicsByConsumerRequestHeader,
     UpdateGroupForbiddenRequestHeader,
 )
+from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy_broker import EmbeddedCluster
+from rocketpy_broker.security.allowed_callers import BROKER_CALLERS, NAMESRV_CALLERS
+from tests.golden_data import newer_request_codes
 from tests.integration.raw_client import RawClient
 from tests.integration.sdk_groups import SETTINGS, Seen, consuming
 
@@ -115,7 +119,20 @@ async def test_a_group_is_forbidden_to_read_a_topic(tmp_path: Path) -> None:
         assert await may(cluster, "Other")
 
 
-@pytest.mark.parametrize("code", [361000, 1008, 3001, 200060])
-async def test_other_requests_are_rejected_immediately(raw: RawClient, code: int) -> None:
-    """A client of RocketMQ 5 would wait for the timeout of each request that a broker does not support."""
-    assert (await raw.call(code, None)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+@pytest.mark.parametrize(("server", "served"), [("broker", BROKER_CALLERS), ("name server", NAMESRV_CALLERS)])
+async def test_other_requests_are_rejected_immediately(
+    cluster: EmbeddedCluster, server: str, served: Mapping[int, object]
+) -> None:
+    """A client or tool of RocketMQ 5.5 would wait for the timeout of each request that is not supported."""
+    codes = sorted({*newer_request_codes().values()} - {*served})
+    requests = [Command.request(code) for code in codes]
+    address = cluster.brokers[0].address if server == "broker" else cluster.namesrv_address
+    async with await RawClient.open(address) as client:
+        client.writer.write(b"".join(map(encode_command, requests)))
+        responses = [await client.next() for _ in requests]
+    expected = [(request.opaque, ResponseCode.REQUEST_CODE_NOT_SUPPORTED) for request in requests]
+    assert [(response.opaque, response.code) for response in responses] == expected
+    assert all(
+        f"request type {code} not supported" in (response.remark or "")
+        for code, response in zip(codes, responses, strict=True)
+    )

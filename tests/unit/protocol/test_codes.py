@@ -1,4 +1,4 @@
-"""Codes: the numbers are those of RocketMQ 4.6.0."""
+"""Codes: the numbers are those of RocketMQ 4.6.0, and of 5.5.0 for later ones."""
 
 from __future__ import annotations
 
@@ -7,50 +7,15 @@ from enum import IntEnum
 import pytest
 
 from rocketpy.protocol.codes import VERSION_4_6_0, LanguageCode, RequestCode, ResponseCode, name_of
-from tests.golden_data import vectors
+from tests.golden_data import newer_request_codes, vectors
 
 CONSTANTS = {
     table["class"]: {k: v for k, v in table.items() if k != "class"} for table in vectors("constants")
 }
 
 
-LATER = {
-    "UPDATE_AND_CREATE_TOPIC_LIST": 18,
-    "GET_TIMER_CHECK_POINT": 60,
-    "GET_TIMER_METRICS": 61,
-    "UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST": 225,
-    "ADD_WRITE_PERM_OF_BROKER": 327,
-    "GET_ALL_PRODUCER_INFO": 328,
-    "DELETE_EXPIRED_COMMITLOG": 329,
-    "QUERY_TOPICS_BY_CONSUMER": 343,
-    "QUERY_SUBSCRIPTION_BY_CONSUMER": 345,
-    "GET_TOPIC_CONFIG": 351,
-    "GET_SUBSCRIPTIONGROUP_CONFIG": 352,
-    "UPDATE_AND_GET_GROUP_FORBIDDEN": 353,
-    "LITE_PULL_MESSAGE": 361,
-    "RECALL_MESSAGE": 370,
-    "POP_MESSAGE": 200050,
-    "ACK_MESSAGE": 200051,
-    "PEEK_MESSAGE": 200052,
-    "CHANGE_MESSAGE_INVISIBLETIME": 200053,
-    "NOTIFICATION": 200054,
-    "POLLING_INFO": 200055,
-    "BATCH_ACK_MESSAGE": 200151,
-    "QUERY_ASSIGNMENT": 400,
-    "SET_MESSAGE_REQUEST_MODE": 401,
-    "GET_ALL_MESSAGE_REQUEST_MODE": 402,
-    "AUTH_CREATE_USER": 3001,
-    "AUTH_UPDATE_USER": 3002,
-    "AUTH_DELETE_USER": 3003,
-    "AUTH_GET_USER": 3004,
-    "AUTH_LIST_USER": 3005,
-    "AUTH_CREATE_ACL": 3006,
-    "AUTH_UPDATE_ACL": 3007,
-    "AUTH_DELETE_ACL": 3008,
-    "AUTH_GET_ACL": 3009,
-    "AUTH_LIST_ACL": 3010,
-}
-"""Requests of newer clients. Source: RequestCode of 5.3.3."""
+LATER = {name: code for name, code in newer_request_codes().items() if name in RequestCode.__members__}
+"""Requests of newer clients, as far as this project has them."""
 LATER_RESPONSES = {
     "INVALID_PARAMETER": 29,
     "POLLING_FULL": 209,
