@@ -445,7 +445,7 @@ class Broker:
         health = self.health()
         problems = [health.failure, *health.stalled, *health.registration_problems, health.tls_problem]
         text = "; ".join(filter(None, problems))
-        table = {"brokerProblem": text} if text else {}
+        table = self.delivery.timers.runtime_info() | ({"brokerProblem": text} if text else {})
         return self.consumers.runtime_info() | self._replication.info() | table
 
     def _state(self) -> BrokerState:

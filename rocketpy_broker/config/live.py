@@ -179,7 +179,7 @@ def namesrv_live_config(config: NamesrvConfig) -> LiveConfig:
 
 
 def _listen_texts(listen: ListenConfig) -> dict[str, str]:
-    """Return the keys of a listening port with their texts: port, access control, TLS, limits."""
+    """Return the keys of a listening port with their texts: address, access control, TLS, limits."""
     options = listen.options
     tls = "disabled" if options.ssl is None else "permissive" if options.also_plain else "enforcing"
     limits = {
@@ -188,6 +188,7 @@ def _listen_texts(listen: ListenConfig) -> dict[str, str]:
         if hasattr(listen, key.field) or hasattr(options, key.field)
     }
     settings: dict[str, Any] = {
+        "bindAddress": listen.address.host,
         "listenPort": listen.address.port,
         "aclEnable": listen.acl_file is not None,
         "authenticationEnabled": listen.users is not None,

@@ -21,6 +21,10 @@ _ALWAYS_ZERO: Final = (
     "queryThreadPoolQueueHeadWaitTimeMills", "pageCacheLockTimeMills", "sendThreadPoolQueueCapacity",
     "pullThreadPoolQueueCapacity", "queryThreadPoolQueueCapacity", "EndTransactionThreadPoolQueueCapacity",
     "remainTransientStoreBufferNumbs",
+    # Of 4.9 and 5.x.
+    "litePullThreadPoolQueueSize", "litePullThreadPoolQueueHeadWaitTimeMills",
+    "litePullThreadPoolQueueCapacity", "ackThreadPoolQueueSize", "ackThreadPoolQueueHeadWaitTimeMills",
+    "ackThreadPoolQueueCapacity",
 )  # fmt: skip
 
 

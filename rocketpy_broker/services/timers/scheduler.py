@@ -85,6 +85,14 @@ class TimerService:
         """Return the number of timers of the slot of a time. Raises StoreError."""
         return self._files.wheel.slot(time_ms // PRECISION_MS).timers
 
+    def runtime_info(self) -> dict[str, str]:
+        """Return what tools of RocketMQ 5 show about timers, with its names. Rates are not measured."""
+        return {
+            "timerReadBehind": str(self.late_ms // 1000),
+            "timerOffsetBehind": str(self._timers.not_enqueued if self._is_loaded else 0),
+            "timerCongestNum": str(self.waiting),
+        }
+
     def load(self) -> None:
         """Load the checkpoint, and recover the files. The store must be dispatched.
 

@@ -236,6 +236,11 @@ class Timers:
         """Number of slots with timers that are not all delivered."""
         return self._slots
 
+    @property
+    def not_enqueued(self) -> int:
+        """Number of messages of the timer topic that are not enqueued."""
+        return max(self._store.max_offset_in_queue(TIMER_TOPIC, 0) - self.queue_offset, 0)
+
     def late_ms(self, now_ms: int) -> int:
         """Return for how long a timer has been due; 0 if none is."""
         if self._due:
@@ -259,7 +264,7 @@ class Timers:
         if self.queue_offset < first:
             log.error("timers %d to %d were deleted before they were enqueued", self.queue_offset, first - 1)
             self.queue_offset = first
-        count = min(count_max, store.max_offset_in_queue(TIMER_TOPIC, 0) - self.queue_offset)
+        count = min(count_max, self.not_enqueued)
         if not self._delivers:
             count = min(count, self.checkpoint.master_queue_offset - self.queue_offset)
         if count <= 0:

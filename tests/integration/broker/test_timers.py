@@ -6,7 +6,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from rocketpy.protocol.bodies import TimerMetricsSerializeWrapper
+from rocketpy.protocol.bodies import KVTable, TimerMetricsSerializeWrapper
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
     HeartbeatResponseHeader,
@@ -58,6 +58,22 @@ async def test_timed_messages_are_delivered_when_they_are_due(tmp_path: Path) ->
     assert found[b"at"] >= asked + 300
     assert found[b"delay"] >= asked + 730
     assert found[b"second"] >= asked + 1000
+
+
+async def test_tools_show_how_many_timers_wait(tmp_path: Path) -> None:
+    """Mqadmin brokerStatus and clusterList of RocketMQ 5 would show no backlog of timers."""
+    async with serving(tmp_path, settings=SMALL) as (cluster, client):
+        timers = cluster.brokers[0].delivery.timers
+
+        async def shown() -> dict[str, str]:
+            table = KVTable.decode((await client.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
+            return {name: value for name, value in table.items() if name.startswith("timer")}
+
+        expected = {"timerReadBehind": "0", "timerOffsetBehind": "0", "timerCongestNum": "0"}
+        assert await shown() == expected
+        assert (await send(client, b"x", timed("a", TIMER_DELAY_MS=LATER_MS))).code == 0
+        await until(lambda: timers.waiting == 1)
+        assert await shown() == {**expected, "timerCongestNum": "1"}
 
 
 async def test_a_delay_level_counts_more(tmp_path: Path) -> None:

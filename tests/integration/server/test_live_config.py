@@ -193,8 +193,9 @@ async def test_server_settings_are_shown_and_not_changed(tmp_path: Path) -> None
             async with await RawClient.open(server.address) as client:
                 shown = settings_in((await client.call(code)).body)
             wanted = {
-                "listenPort": "0", "serverChannelMaxIdleTimeSeconds": "77", "aclEnable": "false",
-                "tls.server.mode": "disabled", "com.rocketmq.remoting.frameMaxLength": "16777216",
+                "bindAddress": "127.0.0.1", "listenPort": "0", "serverChannelMaxIdleTimeSeconds": "77",
+                "aclEnable": "false", "tls.server.mode": "disabled",
+                "com.rocketmq.remoting.frameMaxLength": "16777216",
             }  # fmt: skip
             assert wanted.items() <= shown.items()
         async with await RawClient.open(broker.address) as client:
