@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +32,8 @@ _POLL_MS: Final = 200
 _NEW_QUEUES_S: Final = 30.0
 """How often a read with --follow looks for new queues."""
 _RETRY_S: Final = 1.0
+_COMMITS_MAX: Final = 3
+"""How often the offsets of printed messages are committed before the command fails."""
 _LAST_WRITE_S: Final = 1.0
 """How long a cancelled read waits for a write, to commit it. The reader of a full pipe may never read on."""
 
@@ -209,6 +211,7 @@ async def read_as_member(
     ends = {} if follow else await _ends(client, topic)
     consumer = LitePullConsumer(group, client=client, config=config)
     consumer.subscribe(topic, expression)
+    printed: dict[MessageQueue, int] = {}
     async with consumer:
         is_written = True
         try:
@@ -217,6 +220,7 @@ async def read_as_member(
                 is_written = not messages
                 await printer.print(messages)
                 is_written = True
+                printed.update((message.queue, message.queue_offset + 1) for message in messages)
                 if not messages and not follow and _is_at_end(consumer, ends):
                     break
         except asyncio.CancelledError:
@@ -229,6 +233,32 @@ async def read_as_member(
         finally:
             if is_written:  # also after Ctrl-C
                 await consumer.commit()
+        await _ensure_committed(consumer, printed)
+
+
+async def _ensure_committed(consumer: LitePullConsumer, printed: Mapping[MessageQueue, int]) -> None:
+    """Commit offsets again that are not stored: `commit` only logs a failure. Raises RocketError."""
+    error: RocketError | None = None
+    missing = dict(printed)
+    for attempt in range(_COMMITS_MAX):
+        if attempt:
+            await asyncio.sleep(_RETRY_S)
+            await consumer.commit(missing)
+        try:
+            missing = {
+                queue: offset
+                for queue, offset in missing.items()
+                if (await consumer.committed(queue) or 0) < offset
+            }
+        except RocketError as raised:
+            error = raised
+            continue
+        if not missing:
+            return
+    raise RocketError(
+        f"offsets of group {consumer.group} were not committed, so the next member prints messages of "
+        f"{', '.join(map(str, sorted(missing)))} again" + ("" if error is None else f": {error}")
+    )
 
 
 async def _ends(client: ClientConfig, topic: str) -> dict[MessageQueue, int]:
