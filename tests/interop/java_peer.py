@@ -212,10 +212,13 @@ class JavaPeer:
         home: Path,
         steps: Iterable[Mapping[str, Any]] = (),
         properties: Mapping[str, str] | None = None,
+        timeout_s: float = 120,
     ) -> list[dict[str, Any]]:
         """Run a driver in its own JVM: `steps` go in and results come out as JSON lines."""
         stdin = lines_of(steps)
-        return results_of(self.run(driver, *args, home=home, stdin=stdin, properties=properties))
+        return results_of(
+            self.run(driver, *args, home=home, stdin=stdin, properties=properties, timeout_s=timeout_s)
+        )
 
     def _resolve(self, folder: Path) -> None:
         goal = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), f"-Drocketmq.version={self.version}"]
