@@ -319,7 +319,12 @@ class PopHandler:
         if begin != asked:
             points.popped(topic, group, queue_id, begin)
         if result.count:
-            self._add(pop, taken, topic, kind, queue_id, begin, result)
+            key = points.free_key(PointKey(topic, group, queue_id, begin, taken.pop_ms))
+            if taken.count and key.pop_ms != taken.pop_ms:  # all receipts of a response have one time
+                taken.rest += max(result.max_offset - begin, 0)
+                return
+            taken.pop_ms = key.pop_ms
+            self._add(pop, taken, key, kind, result)
         if result.next_begin_offset > begin:
             points.popped(topic, group, queue_id, result.next_begin_offset)
             if not result.count:  # otherwise `deliver` does this
@@ -394,23 +399,12 @@ class PopHandler:
             is_over=is_over,
         )
 
-    def _add(
-        self,
-        pop: Pop,
-        taken: Taken,
-        topic: str,
-        kind: TopicKind,
-        queue_id: int,
-        begin: int,
-        result: GetMessageResult,
-    ) -> None:
+    def _add(self, pop: Pop, taken: Taken, key: PointKey, kind: TopicKind, result: GetMessageResult) -> None:
         header, service = pop.header, self.service
+        topic, _, queue_id, begin, _ = key
         offsets = _queue_offsets(result.body)
-        key = PointKey(topic, header.consumer_group, queue_id, begin, taken.pop_ms)
-        point = CheckPoint(
-            key, header.invisible_time, [offset - begin for offset in offsets], taken.revive_queue,
-            self.config.name,
-        )  # fmt: skip
+        diffs = [offset - begin for offset in offsets]
+        point = CheckPoint(key, header.invisible_time, diffs, taken.revive_queue, self.config.name)
         service.points.append_point(point, taken.pop_ms, self._append)
         body = result.body
         if kind is not TopicKind.NORMAL and not self.config.pop.shows_retry_topic:

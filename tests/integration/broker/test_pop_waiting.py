@@ -20,9 +20,11 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy.protocol.message.record import decode_all
 from rocketpy.protocol.remoting.command import Command, encode_command
+from rocketpy_broker.store.files.disk import system_clock
 from tests.integration.broker.pop_workers import WAIT_MS, Workers, bodies, send
 from tests.integration.broker.test_deferred import send_header
 from tests.integration.broker.test_pop import ack, change, pop, pop_response, popped
+from tests.integration.broker.test_pop_order import reset
 from tests.integration.raw_client import RawClient
 from tests.waiting import until
 
@@ -96,6 +98,31 @@ async def test_a_message_that_is_visible_again_wakes_a_worker(workers: Workers) 
     (again,) = popped(await waiting, "T")
     assert (again.body, again.record.reconsume_times) == ("job", 1)
     assert (await ack(client, again)).code == ResponseCode.SUCCESS
+
+
+async def test_pops_of_one_millisecond_have_receipts_of_their_own(workers: Workers) -> None:
+    """After a reset, one acknowledgement would end two deliveries, and the other never."""
+    handler = workers.broker.delivery._polling
+    assert handler is not None
+    now_ms = system_clock()
+    handler.pops.clock = lambda: now_ms
+    client = await workers.connect()
+    for number in range(2):
+        await send(client, f"{number}", queue_id=number)
+    found = []
+    for _ in range(2):
+        both = await pop(client)
+        found += both if len(both) == 2 else [*both, *(await pop(client))]
+        assert (await reset(client, timestamp=0)).code == ResponseCode.SUCCESS
+    assert sorted(message.body for message in found) == ["0", "0", "1", "1"]
+    assert len({(message.body, message.receipt.pop_time) for message in found}) == 4
+    points = workers.broker.delivery.pop.points.in_flight
+    assert points.counts.total() == 4
+    for message in found:
+        assert (await ack(client, message)).code == ResponseCode.SUCCESS
+    assert not points.points
+    assert not points.counts
+    assert all(points.first_of(queue_id) is None for queue_id in range(8))
 
 
 async def test_a_pop_times_out(workers: Workers) -> None:
