@@ -1,7 +1,7 @@
 """Timers on a real clock over crashes: `python -m tests.crash.timers [--faults kill slave switch]`.
 
-rocketpy's client sends 20,000 messages that are due between 0.5 s and 60 s later. Meanwhile broker processes
-are killed with SIGKILL: one that starts again (`kill`), a SYNC_MASTER whose slave becomes the master
+rocketpy's client sends 20,000 messages that are due between 0.5 s and 60 s later. Then broker processes are
+killed with SIGKILL: one that starts again (`kill`), a SYNC_MASTER whose slave becomes the master
 (`slave`), or the leader of a DLedger group (`switch`). At the end each message must be in its topic once, and
 not early. Printed is how late messages were that were not due in an outage, which lasts from a kill to the
 next delivery.
@@ -22,7 +22,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from rocketpy import AdminClient, Message, Producer, PullConsumer, SendStatus
+from rocketpy import AdminClient, Message, Producer, ProducerConfig, PullConsumer, SendStatus
+from rocketpy.config import RetryConfig
 from rocketpy.protocol.codes import RequestCode
 from tests.crash.leader_kill import QUICK
 from tests.interop import probe
@@ -184,11 +185,14 @@ async def observe(fault: str, run: Path, count: int, longest_s: float, seed: int
     with OurNameServer(run) as names, FAULTS[fault](run, names.address) as site:
         async with AdminClient(names.address) as admin:
             await admin.create_topic(TOPIC, _QUEUES)
-        outcome, begin = Outcome(), time.time()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_kill(outcome, site, begin, longest_s))
-            await _send(outcome, names.address, count, longest_s, Random(seed))
-        await asyncio.sleep(max(outcome.dues.values()) / 1000 - time.time())
+        outcome = Outcome()
+        await _send(outcome, names.address, count, longest_s, Random(seed))
+        begin, end = time.time(), max(outcome.dues.values()) / 1000
+        for number in range(1, site.times + 1):
+            await asyncio.sleep(begin + (end - begin) * number / (site.times + 1) - time.time())
+            begin_ms = _now_ms()
+            outcome.kills.append((begin_ms, await asyncio.to_thread(site.fail)))
+        await asyncio.sleep(end - time.time())
         until = time.monotonic() + _WAIT_S
         while outcome.lost() and time.monotonic() < until:
             await asyncio.sleep(0.2)
@@ -197,9 +201,9 @@ async def observe(fault: str, run: Path, count: int, longest_s: float, seed: int
 
 
 async def _send(outcome: Outcome, namesrv: str, count: int, longest_s: float, random: Random) -> None:
-    """Send the messages. No send may fail: the first kill comes later."""
-    numbers = iter(range(count))
-    async with Producer("timers", namesrv=namesrv) as producer, asyncio.TaskGroup() as tasks:
+    """Send the messages. No send may fail, nor is one repeated, which would store two timers."""
+    numbers, config = iter(range(count)), ProducerConfig(retry=RetryConfig(times=0))
+    async with Producer("timers", namesrv=namesrv, config=config) as producer, asyncio.TaskGroup() as tasks:
 
         async def some() -> None:
             for number in numbers:
@@ -212,13 +216,6 @@ async def _send(outcome: Outcome, namesrv: str, count: int, longest_s: float, ra
 
         for _ in range(_SENDERS):
             tasks.create_task(some())
-
-
-async def _kill(outcome: Outcome, site: Site, begin: float, longest_s: float) -> None:
-    for number in range(site.times):
-        await asyncio.sleep(begin + longest_s * (number + 1) / (site.times + 1) - time.time())
-        begin_ms = _now_ms()
-        outcome.kills.append((begin_ms, await asyncio.to_thread(site.fail)))
 
 
 async def _delivered(namesrv: str) -> dict[int, list[int]]:

@@ -465,6 +465,15 @@ def is_intact(record: bytes, physical_offset: int) -> bool:
     return True
 
 
+def intact_properties(record: bytes) -> bytes:
+    """Return the properties of a record that `is_intact` accepts."""
+    _, _, _, _, sys_flag, body_length = _PLACE.unpack_from(record)
+    if sys_flag & _V6:
+        return peek(record).properties
+    topic_at = HEAD_BYTES + body_length
+    return record[topic_at + 3 + record[topic_at] :]
+
+
 def _head(buffer: Buffer, offset: int) -> tuple[Any, ...]:
     """Unpack the fields up to the body length; check size, magic number and the end of the buffer."""
     size, magic = read_start(buffer, offset)

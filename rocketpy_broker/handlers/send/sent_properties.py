@@ -54,7 +54,10 @@ def is_marked(text: str) -> bool:
 
     It may also be the end of another name, such as MY_RETRY_TOPIC.
     """
-    return any(name in text for name in _MARKED)
+    for name in _MARKED:  # noqa: SIM110 - takes two thirds of the time of `any`
+        if name in text:
+            return True
+    return False
 
 
 def check_sent(header: SendMessageRequestHeader, *, is_single: bool) -> dict[str, str] | None:

@@ -243,8 +243,8 @@ class TimerLog:
             at, left = at + left, size
         return at, (left - BLANK_BYTES) // UNIT.size
 
-    def append(self, units: Sequence[Unit]) -> None:
-        """Write units at the position that `room` returned, into one file.
+    def append(self, data: bytes) -> None:
+        """Write encoded units at the position that `room` returned, into one file.
 
         Raises DiskFull, StoreError. Then no unit counts, and the next `append` writes to the same place.
         """
@@ -255,7 +255,6 @@ class TimerLog:
                 last.write(last.wrote, encode_blank(last.size - last.wrote))
                 last.wrote = last.size
             last = self._files.add_file(position)
-        data = b"".join([unit.encode() for unit in units])
         last.write(position - last.start, data)
         last.wrote = position - last.start + len(data)
 
@@ -410,8 +409,9 @@ class TimerFiles:
     def add(self, units: Sequence[Unit]) -> tuple[int, int, int]:
         """Append units to the slots of their times, up to the end of a file of the timer log.
 
-        Their `previous` is set here. Returns the position of the first one, the number of added units, and
-        how many slots are new. Raises DiskFull, StoreError; then nothing was added.
+        Each is linked to the last unit of its slot; `previous` is not used. Returns the position of the first
+        one, the number of added units, and how many slots are new. Raises DiskFull, StoreError; then nothing
+        was added.
         """
         begin, count = self.log.room()
         slots: dict[int, Slot] = {}
@@ -422,9 +422,9 @@ class TimerFiles:
             if slot is None:
                 slot = self.wheel.slot(second)
                 new += slot.last == NO_UNIT
-            linked.append(unit._replace(previous=slot.last))
+            linked.append(unit.encode(slot.last))
             slots[second] = slot.with_last(second, position, recalls=unit.recalls)
-        self.log.append(linked)
+        self.log.append(b"".join(linked))
         self.wheel.put(slots.values())
         return begin, len(linked), new
 

@@ -100,12 +100,12 @@ class Unit(NamedTuple):
     due_ms: int = 0
     """When it is due; 0 if Java wrote the unit."""
 
-    def encode(self) -> bytes:
-        """Return the 52 bytes."""
+    def encode(self, previous: int) -> bytes:
+        """Return the 52 bytes. previous: position of the previous unit of its slot."""
         # The delay has 32 bits, so the time of the enqueue may be moved: the slot must be right.
         enqueued_ms = min(max(self.enqueued_ms, self.slot_ms - _DELAY_MAX_MS), self.slot_ms + _DELAY_MAX_MS)
         return UNIT.pack(
-            UNIT.size, self.previous, self.kind, enqueued_ms, self.slot_ms - enqueued_ms,
+            UNIT.size, previous, self.kind, enqueued_ms, self.slot_ms - enqueued_ms,
             self.physical_offset, self.size, self.topic_hash, self.due_ms,
         )  # fmt: skip
 

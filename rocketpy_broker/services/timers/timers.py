@@ -16,7 +16,7 @@ from typing import Final
 
 from rocketpy.errors import RemoteProtocolError, StoreError, UsageError
 from rocketpy.protocol.java import utf8_hash
-from rocketpy.protocol.message.record import Record, decode
+from rocketpy.protocol.message.record import Record, decode, intact_properties
 from rocketpy_broker.services.delay.copies import has_copy
 from rocketpy_broker.services.delay.topic_rewrite import real_queue
 from rocketpy_broker.services.timers.files import TimerFiles, TimerFilesDamaged
@@ -40,7 +40,7 @@ from rocketpy_broker.services.timers.messages import (
     rolled,
 )
 from rocketpy_broker.store import MessageInner, MessageStore
-from rocketpy_broker.store.log.messages import peek_message
+from rocketpy_broker.store.log.messages import peek_message, timestamp_in
 
 log = logging.getLogger("rocketpy.broker.timers")
 
@@ -289,16 +289,19 @@ class Timers:
         while done < len(entries):
             position, added, new = self._files.add([unit for _, unit in entries[done:]])
             self._slots += new
+            changes: Counter[int] = Counter()
             for offset, unit in entries[done : done + added]:
                 self.queue_offset = offset
-                self.waiting += -1 if unit.recalls else 1
-                self._count(unit.topic_hash, -1 if unit.recalls else 1)
+                changes[unit.topic_hash] += -1 if unit.kind & KIND_RECALL else 1
                 if self._delivers and unit.slot_ms == self.read_ms:
                     if self._is_loading:
                         self._later.append(position)
                     else:
                         self._take(position, unit, now_ms)
                 position += UNIT.size
+            self.waiting += changes.total()
+            for topic_hash, change in changes.items():
+                self._count(topic_hash, change)
             done += added
 
     def load_counts(self, counts: Mapping[str, int]) -> None:
@@ -315,18 +318,17 @@ class Timers:
 
     def _unit(self, physical: int, size: int, data: bytes | None, now_ms: int) -> Unit | None:
         """Return the unit of a message of the timer topic. A message that is none is logged and skipped."""
-        view = None if data is None else peek_message(data)
-        if view is None:
+        if data is None:
             log.error("the timer at offset %d cannot be read; it is lost", physical)
             return None
         try:
-            timer = Timer.read(view.properties)
+            timer = Timer.read(intact_properties(data))
         except UsageError as error:
             log.error("the timer at offset %d is never due, and is dropped: %s", physical, error)
             return None
         kind, slot_ms, due_ms = KIND | KIND_RECALL * timer.recalls, timer.out_ms, timer.due_ms
         # From the store time, so that all replicas place it in the same slot.
-        stored_ms = _second(view.store_timestamp)
+        stored_ms = _second(timestamp_in(data))
         if slot_ms - stored_ms >= self._window_ms:
             kind |= KIND_ROLL
             window = self._window_ms // PRECISION_MS
@@ -510,8 +512,7 @@ class Timers:
         """Note when a unit of the slot is due."""
         if unit.recalls and not unit.rolls:
             data = self._store.look_message(unit.physical_offset, unit.size)
-            view = None if data is None else peek_message(data)
-            key = None if view is None else recalled_key(view.properties)
+            key = None if data is None else recalled_key(intact_properties(data))
             if key is not None:
                 self._recalled.add(key)
             return

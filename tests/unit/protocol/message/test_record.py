@@ -177,6 +177,7 @@ def test_the_quick_check_agrees_with_peek(sys_flag: int, topic: str) -> None:
 
     sound = make(sys_flag=sys_flag, topic=topic.encode())
     assert record.is_intact(sound, 1000)
+    assert record.intact_properties(sound) == record.peek(sound).properties != b""
     assert not record.is_intact(sound, 1001)
     damaged = [sound[:length] for length in range(len(sound))]
     for position in range(len(sound)):
