@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from dataclasses import KW_ONLY, InitVar, dataclass
 from pathlib import Path
 from typing import Final
@@ -21,14 +21,12 @@ from rocketpy.protocol.bodies import ConsumerOffsetSerializeWrapper
 from rocketpy.runtime.progress import Jobs
 from rocketpy_broker.services.metadata.topics import check_topic_name
 from rocketpy_broker.store.files.disk import Clock, Disk, OsDisk, system_clock
-from rocketpy_broker.store.files.state_file import load_state, save_in_thread, save_state
+from rocketpy_broker.store.files.state_file import keys_in_parts, load_state, save_in_thread, save_state
 
 log = logging.getLogger("rocketpy.broker.offsets")
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _NAME_CHARACTERS_MAX: Final = 255
-_COPIED_AT_ONCE: Final = 2_000
-"""Groups and topics whose offsets a save copies before others have a turn."""
 
 
 def check_group_name(name: str) -> None:
@@ -206,7 +204,7 @@ class ConsumerOffsets:
 
         with_times: whether to include the commit times.
         """
-        return _encode(self._table, self._commit_times if with_times else {})
+        return _encode(self._table.items(), self._commit_times.items() if with_times else ())
 
     def encode_in_slices(
         self, is_over: Callable[[], bool], *, with_times: bool
@@ -235,7 +233,9 @@ class ConsumerOffsets:
             self._is_changed = False
             table, times = await _copy(self._table), await _copy(self._commit_times)
             try:
-                await save_in_thread(lambda: save_state(self._disk, self.path, _encode(table, times)))
+                await save_in_thread(
+                    lambda: save_state(self._disk, self.path, _encode(_drain(table), _drain(times)))
+                )
             except StoreError as error:
                 self._is_changed = True
                 self.jobs.ended("save of consumer offsets", error)
@@ -249,19 +249,21 @@ async def _copy(table: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
 
     Offsets that are committed meanwhile are saved now or by the next call.
     """
-    copied: dict[str, dict[int, int]] = {}
-    for number, key in enumerate(list(table), 1):
-        if key in table:
-            copied[key] = table[key].copy()
-        if number % _COPIED_AT_ONCE == 0:
-            await asyncio.sleep(0)
-    return copied
+    return {key: table[key].copy() async for key in keys_in_parts(table)}
 
 
-def _encode(table: dict[str, dict[int, int]], commit_times: dict[str, dict[int, int]]) -> bytes:
+def _drain(table: dict[str, dict[int, int]]) -> Iterator[tuple[str, dict[int, int]]]:
+    """Yield the items of a copy, and remove them: to free a million at once would stop all threads."""
+    for key in list(table):
+        yield key, table.pop(key)
+
+
+def _encode(
+    table: Iterable[tuple[str, dict[int, int]]], commit_times: Iterable[tuple[str, dict[int, int]]]
+) -> bytes:
     return _join(
-        [_encode_line(*item) for item in table.items()],
-        [_encode_line(*item) for item in commit_times.items()],
+        [_encode_line(*item) for item in table],
+        [_encode_line(*item) for item in commit_times],
     )
 
 

@@ -22,7 +22,13 @@ from rocketpy.protocol.headers import Int32, Int64
 from rocketpy.runtime.progress import Jobs
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.store.files.disk import Clock, Disk, OsDisk, system_clock
-from rocketpy_broker.store.files.state_file import format_table, load_state, save_in_thread, save_state
+from rocketpy_broker.store.files.state_file import (
+    format_table,
+    keys_in_parts,
+    load_state,
+    save_in_thread,
+    save_state,
+)
 
 log = logging.getLogger("rocketpy.broker.pop")
 
@@ -221,9 +227,15 @@ class PopOrder:
                 return
             self._is_changed = False
             since_ms = self.clock() - _UNUSED_MS
-            used = {key: _used(queues, since_ms) for key, queues in self._table.items()}
-            self._table = {key: queues for key, queues in used.items() if queues}
-            saved = OrderInfoTable(table={key: dict(queues) for key, queues in self._table.items()})
+            saved = OrderInfoTable(table={})
+            async for key in keys_in_parts(
+                self._table
+            ):  # pops of meanwhile are saved now or by the next call
+                used = _used(self._table[key], since_ms)
+                if used:
+                    self._table[key], saved.table[key] = used, used.copy()
+                else:
+                    del self._table[key]
             try:
                 await save_in_thread(lambda: save_state(self._disk, self.path, format_table(saved, "table")))
             except StoreError as error:

@@ -11,7 +11,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sized
 from functools import partial
 from pathlib import Path
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -26,6 +26,8 @@ from rocketpy_broker.store.files.disk import Disk, disk_errors, store_error
 logger = logging.getLogger("rocketpy_broker.store.state_file")
 
 _PART_ENTRIES: Final = 1000
+_COPIED_ENTRIES: Final = 2000
+"""Entries of a table that are copied before others have a turn."""
 _YIELD_S: Final = 0.0002
 
 T = TypeVar("T")
@@ -77,6 +79,21 @@ def save_state(disk: Disk, path: Path, data: bytes) -> None:
 async def save_state_in_thread(disk: Disk, path: Path, data: bytes) -> None:
     """Run `save_state` in a thread; see `save_in_thread`. Raises DiskFull, StoreError."""
     await save_in_thread(partial(save_state, disk, path, data))
+
+
+async def keys_in_parts(table: Mapping[str, Sized]) -> AsyncIterator[str]:
+    """Yield the keys of a table that others may change meanwhile; they have turns in between.
+
+    For copies of a table that a thread encodes. Only keys are yielded that the table still has.
+    """
+    entries = 0
+    for key in list(table):
+        if key in table:
+            entries += len(table[key])
+            yield key
+        if entries >= _COPIED_ENTRIES:
+            entries = 0
+            await asyncio.sleep(0)
 
 
 async def save_in_thread(save: Callable[[], None]) -> None:
