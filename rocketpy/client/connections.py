@@ -57,6 +57,7 @@ class PeerConnection:
         "features",
         "last_error",
         "opened_ms",
+        "rejection",
         "version",
     )
 
@@ -76,12 +77,23 @@ class PeerConnection:
         """
         self.features: frozenset[str] = frozenset()
         """The features (`BrokerFeature`) that the peer has named with its version."""
+        self.rejection: Command | None = None
+        """The response to the last heartbeat on this connection if it was rejected. It names no features."""
 
     def learn(self, response: Command) -> None:
         """Store what the response to a heartbeat says about the peer."""
         self.version = response.version
+        if response.code != ResponseCode.SUCCESS:
+            self.rejection = response
+            return
+        self.rejection = None
         with contextlib.suppress(RemoteProtocolError):  # of an unknown peer
             self.features = response.header_as(HeartbeatResponseHeader).feature_set
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the peer has said what it is on this connection."""
+        return self.version is not None and self.rejection is None
 
     @property
     def has_timers(self) -> bool:
@@ -163,7 +175,7 @@ class PeerConnection:
         )
         try:
             address = self._pool.with_scheme(self.address)
-            self.version, self.features = None, frozenset()
+            self.version, self.features, self.rejection = None, frozenset(), None
             self.channel = await connect(address, _ClientEndpoint(self), self._pool.options)
             self.opened_ms = asyncio.get_running_loop().time() * 1000
             self._pool.opened(self)

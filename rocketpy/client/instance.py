@@ -333,12 +333,12 @@ class ClientInstance:
         self._heartbeats.when_version_known(connection, then)
 
     async def know(self, connection: PeerConnection) -> None:
-        """Open a connection to a broker, and wait until its `version` is known.
+        """Open a connection to a broker, and wait for the response to a heartbeat, unless it `is_known`.
 
         Raises TransportError, ClientClosed.
         """
         await connection.open()
-        if connection.version is None:
+        if not connection.is_known:
             await called(partial(self.when_version_known, connection))
 
     def _send_first_heartbeat(self, connection: PeerConnection) -> None:

@@ -171,6 +171,7 @@ class SimpleConsumer(GroupConsumer):
         Raises:
             ConfigInvalid: A broker of a subscribed topic has no POP: it is RocketMQ 4.x. Also as for
                 `PushConsumer.start`.
+            BrokerError: A broker rejects the member, for example without a right to its group.
         """
         await super().start(wait=wait)
         try:

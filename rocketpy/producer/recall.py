@@ -10,7 +10,7 @@ import time
 from datetime import UTC, datetime
 from typing import Final
 
-from rocketpy.client.broker_api import BrokerApi, require_success
+from rocketpy.client.broker_api import BrokerApi, broker_error, require_success
 from rocketpy.client.namespace import unwrap, wrap
 from rocketpy.errors import MessageInvalid
 from rocketpy.message.message import check_topic
@@ -43,6 +43,8 @@ async def recall(api: BrokerApi, group: str, topic: str, text: str) -> str:
     connection = api.client.connections.get(address)
     await api.client.know(connection)
     if not connection.has_timers:  # one of 4.6.0 would not respond
+        if connection.rejection is not None:
+            raise broker_error(connection.rejection, broker)
         raise MessageInvalid(
             f"broker {broker} ({version_name(connection.version or 0)}) has no timers, so no message can be "
             "taken back from it"

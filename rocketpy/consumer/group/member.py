@@ -318,7 +318,7 @@ class GroupMember:
         try:
             route = await self.client.routes.get(topic)
         except RocketError as error:
-            self.watch.no_route(topic)
+            self.watch.no_route(topic, error)
             if topic != self._retry_topic:
                 key = f"{type(error).__name__} {topic}"
                 self._limited_log.warning(

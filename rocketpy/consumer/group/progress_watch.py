@@ -14,7 +14,7 @@ from rocketpy.consumer.config import MemberConfig
 from rocketpy.consumer.fetch.consumer_api import is_lasting, is_rejection
 from rocketpy.consumer.fetch.process_queue import LOCK_INTERVAL_MS
 from rocketpy.consumer.fetch.puller import Puller
-from rocketpy.errors import RocketError
+from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import QueueState
 from rocketpy.runtime.progress import Progress
@@ -69,9 +69,11 @@ class ProgressWatch:
         self._filters.pop(topic, None)
         self._topics.pop(topic, None)
 
-    def no_route(self, topic: str) -> None:
-        """Record that a topic has no route."""
+    def no_route(self, topic: str, error: RocketError | None = None) -> None:
+        """Record that a topic has no route. error: of the look-up, if it has failed."""
         text = f"topic {self._own_name(topic)} has no route"
+        if error is not None and not isinstance(error, RouteNotFound):
+            text = reason_of(text, error)
         self._fail_topic(topic, text, lasts=topic != self._retry_topic)
 
     def has_route(self, topic: str) -> None:

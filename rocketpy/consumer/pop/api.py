@@ -19,7 +19,7 @@ from rocketpy.client.broker_api import broker_error, require_success
 from rocketpy.client.connections import PeerConnection
 from rocketpy.client.instance import ClientInstance
 from rocketpy.consumer.config import ConsumeFrom, MemberConfig
-from rocketpy.consumer.fetch.consumer_api import ConsumerApi
+from rocketpy.consumer.fetch.consumer_api import ConsumerApi, is_lasting
 from rocketpy.consumer.fetch.subscription import restore_topic, wanted_messages
 from rocketpy.errors import ConfigInvalid, ReceiptExpired, RocketError
 from rocketpy.message.decode import decode_messages
@@ -174,12 +174,17 @@ class PopApi(ConsumerApi):
         return response.header_as(NotificationResponseHeader).has_msg
 
     async def find_master(self, topic: str, broker_name: str) -> PeerConnection:
-        """Return the open connection to a broker's master. Raises ConfigInvalid if it has no POP."""
+        """Return the open connection to a broker's master.
+
+        Raises ConfigInvalid if it has no POP; BrokerError if it rejects heartbeats: then this is not known.
+        """
         address, _ = await self.client.routes.find_broker(topic, broker_name, only=True)
         connection = self.client.connections.get(address)
-        if not connection.is_open or connection.version is None:
+        if not connection.is_open or not connection.is_known:
             await self.client.know(connection)
         if not connection.has_pop:
+            if connection.rejection is not None:
+                raise broker_error(connection.rejection, broker_name)
             raise ConfigInvalid(
                 f"broker {broker_name} at {address} shares queues only: it is RocketMQ "
                 f"{version_name(connection.version or 0)}. Sharing by message (POP) needs RocketMQ 5 or "
@@ -188,14 +193,17 @@ class PopApi(ConsumerApi):
         return connection
 
     async def check_brokers(self, queues_of: Mapping[str, Sequence[MessageQueue]]) -> None:
-        """Raise ConfigInvalid if a broker of these topics has no POP. One that is away is left out."""
+        """Raise ConfigInvalid if a broker of these topics has no POP, BrokerError if it rejects the member.
+
+        One that is away is left out.
+        """
         for topic, queues in queues_of.items():
             for name in dict.fromkeys(queue.broker_name for queue in queues):
                 try:
                     await self.find_master(topic, name)
-                except ConfigInvalid:
-                    raise
                 except RocketError as error:
+                    if is_lasting(error):
+                        raise
                     log.info("broker %s was not asked whether it has POP: %s", name, error)
 
     async def is_popped(self, topic: str) -> bool | None:
