@@ -7,7 +7,7 @@ times are recorded until the response; then all stages are reported together.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rocketpy.errors import RocketError
@@ -19,7 +19,7 @@ from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command
 from rocketpy.telemetry.plugin import BrokerSend, Stage, Telemetry
 from rocketpy.transport import Channel
 from rocketpy_broker.handlers.base import Handler
-from rocketpy_broker.handlers.send.response import ParkedResponse, ParkResponses, SendResponses
+from rocketpy_broker.handlers.send.response import OnStored, ParkedResponse, ParkResponses, SendResponses
 
 _TRACED_MAX: Final = 10_000
 """Maximum number of sends that are traced at the same time; further sends are not traced."""
@@ -67,13 +67,13 @@ class SendTracing:
     def stage(self, name: str, park: ParkResponses) -> ParkResponses:
         """Return `park` with a new stage that starts when a send is parked."""
 
-        def parking(sends: list[ParkedResponse], until: int) -> None:
+        def parking(sends: list[ParkedResponse], until: int, on_stored: Sequence[OnStored] = ()) -> None:
             now_ns = time.time_ns()
             for parked in sends:
                 stages = self._traced.get(id(parked.request))
                 if stages is not None:
                     stages.append((name, now_ns))
-            park(sends, until)
+            park(sends, until, on_stored)
 
         return parking
 

@@ -1,9 +1,9 @@
 """ACK_MESSAGE, BATCH_ACK_MESSAGE and CHANGE_MESSAGE_INVISIBLETIME: what becomes of popped messages.
 
-The response leaves once the record in the revive topic is written. Source: AckMessageProcessor,
-ChangeInvisibleTimeProcessor of RocketMQ 5.3.3. Differs: a receipt that is used up, or whose time is over,
-gets NO_MESSAGE; RocketMQ reports success. There, a message that is acknowledged comes again if its invisible
-time is changed afterwards.
+The response leaves once the record in the revive topic is stored, as a send has to be. Source:
+AckMessageProcessor, ChangeInvisibleTimeProcessor of RocketMQ 5.3.3. Differs: a receipt that is used up, or
+whose time is over, gets NO_MESSAGE; RocketMQ reports success. There, a message that is acknowledged comes
+again if its invisible time is changed afterwards.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class AckHandler:
         place = self._place(channel, header)
         if self._acknowledge(place, [header.offset]):
             raise _gone(place, [header.offset], self.clock())
-        self._respond(channel, request)
+        self._respond(channel, request, [place])
         return None
 
     @handles(RequestCode.BATCH_ACK_MESSAGE)
@@ -98,7 +98,7 @@ class AckHandler:
         remark = _few("; ", map(str, gone)) or None
         if not count:
             raise Rejected(ResponseCode.NO_MESSAGE, remark or "the request names no message")
-        self._respond(channel, request, remark)
+        self._respond(channel, request, [place for place, _ in places], remark)
         return None
 
     @handles(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
@@ -170,9 +170,12 @@ class AckHandler:
     def _append(self, message: MessageInner) -> AppendReceipt:
         return self.send.append(message, self.service.written)
 
-    def _respond(self, channel: Channel, request: Command, remark: str | None = None) -> None:
+    def _respond(
+        self, channel: Channel, request: Command, places: Iterable[_Place], remark: str | None = None
+    ) -> None:
         self.service.changed()
-        self.send.when_stored(respond_when_stored(channel, request, remark=remark))
+        has_records = any(place.revive_queue != ORDER_REVIVE_QUEUE for place in places)
+        self.send.when_stored(respond_when_stored(channel, request, remark=remark), waits=has_records)
 
     def _place(self, channel: Channel, header: AckMessageRequestHeader) -> _Place:
         """Return what the receipt of a request names. Raises Rejected."""

@@ -427,7 +427,7 @@ class PopHandler:
     # -- responding ---------------------------------------------------------------------------
 
     def deliver(self, channel: Channel, pop: Pop, taken: Taken) -> None:
-        """Respond with messages once their check points are written, or committed in a DLedger group.
+        """Respond with messages once their check points are stored; see `SendHandler.append`.
 
         Outside of a request, the caller then calls `SendHandler.end_of_buffer`.
         """
@@ -440,7 +440,7 @@ class PopHandler:
                 channel.reply(error_response(request, error))
 
         self.service.changed()
-        self.send.when_stored(respond)
+        self.send.when_stored(respond, waits=not pop.header.order)  # in order, there is no check point
 
     def response(self, pop: Pop, taken: Taken, code: int) -> Command:
         """Return the response to a pop. code: SUCCESS, POLLING_TIMEOUT or POLLING_FULL."""

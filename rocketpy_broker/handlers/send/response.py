@@ -7,11 +7,12 @@ QUIRKS 18: MSG_REGION and TRACE_ON are in every response to a send, also in reje
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from msgspec import Raw
 
+from rocketpy.errors import StoreError
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.headers import SendMessageErrorHeader, SendMessageResponseHeader
 from rocketpy.protocol.remoting.command import (
@@ -47,8 +48,19 @@ class ParkedResponse(NamedTuple):
     """Of a timed message."""
 
 
-ParkResponses = Callable[[list[ParkedResponse], int], None]
-"""Takes sends whose responses must wait, and the log offset after their last message."""
+OnStored = Callable[[StoreError | None], None]
+"""Called with None when a message is stored, or with the error if it is not, or might not be."""
+
+
+class ParkResponses(Protocol):
+    """Takes the sends and callbacks of one socket buffer, which must wait.
+
+    until: log offset after their last message.
+    """
+
+    def __call__(
+        self, sends: list[ParkedResponse], until: int, on_stored: Sequence[OnStored] = (), /
+    ) -> None: ...
 
 
 class SendResponses:

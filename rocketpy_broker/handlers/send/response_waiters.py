@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,7 @@ from rocketpy.protocol.codes import ResponseCode
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.send.response import ParkedResponse, ParkResponses, SendResponses
+from rocketpy_broker.handlers.send.response import OnStored, ParkedResponse, ParkResponses, SendResponses
 from rocketpy_broker.replication.ha.sync_waiters import ReplicationResult, SlaveAcks, SyncWaiters
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 
@@ -28,20 +28,17 @@ PC_BUSY: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
 """OS_PAGECACHE_BUSY: RocketMQ's remark when no majority has a message in time, or too many messages wait."""
 _UNKNOWN: Final = "UNKNOWN_ERROR"
 
-OnStored = Callable[[StoreError | None], None]
-"""Called with None when a message is stored, or with the error if it is not, or might not be."""
-
 
 @dataclass(slots=True)
 class _ParkedGroup:
-    """Responses of one socket buffer."""
+    """Responses of one socket buffer: to sends, and those that callbacks send."""
 
     sends: list[ParkedResponse]
     until: int
     """Log offset after their messages."""
+    on_stored: Sequence[OnStored]
     end_s: float
     """When they time out."""
-    on_stored: Sequence[OnStored] = ()
 
 
 class ResponseWaiters:
@@ -65,10 +62,12 @@ class ResponseWaiters:
             self._released.clear()
             await self._released.wait()
 
-    def _add(self, sends: list[ParkedResponse], until: int) -> None:
-        end_s = asyncio.get_running_loop().time() + self._timeout_s
-        self._groups.append(_ParkedGroup(sends, until, end_s))
+    def _add(self, sends: list[ParkedResponse], until: int, on_stored: Sequence[OnStored] = ()) -> None:
+        self._groups.append(self._group(sends, until, on_stored))
         self._start_timer()
+
+    def _group(self, sends: list[ParkedResponse], until: int, on_stored: Sequence[OnStored]) -> _ParkedGroup:
+        return _ParkedGroup(sends, until, on_stored, asyncio.get_running_loop().time() + self._timeout_s)
 
     def _next_end_s(self) -> float | None:
         return self._groups[0].end_s if self._groups else None
@@ -103,16 +102,23 @@ class ResponseWaiters:
             taken.append(self._groups.popleft())
         return taken
 
-    def _respond(self, results: Iterable[tuple[list[ParkedResponse], int]]) -> None:
-        """Send responses with these codes now, not at the end of the loop's turn: their clients wait."""
+    def _respond(self, groups: Sequence[_ParkedGroup], code: int, error: StoreError | None = None) -> None:
+        """Send responses with this code now, not at the end of the loop's turn: their clients wait.
+
+        error: for callbacks, if the messages may not be stored. Their responses have no code for a message
+        that is stored, but not flushed or replicated.
+        """
         ready: dict[Channel, list[bytes]] = {}
-        for sends, code in results:
+        for group in groups:
             if code in self._responses.less_durable:
-                self._responses.less_durable[code] += sum(len(parked.positions) for parked in sends)
-            for parked in sends:
+                self._responses.less_durable[code] += sum(len(parked.positions) for parked in group.sends)
+            for parked in group.sends:
                 ready.setdefault(parked.channel, []).append(self._responses.stored(parked, code))
         for channel, responses in ready.items():
             channel.reply_now(responses)
+        for group in groups:
+            for listener in group.on_stored:
+                listener(error)
         self._released.set()
 
 
@@ -145,9 +151,9 @@ class FlushWaiters(ResponseWaiters):
         """Whether some parked messages are not flushed yet, or not handed to `then`."""
         return self._flushing is not None
 
-    def park(self, sends: list[ParkedResponse], until: int) -> None:
+    def park(self, sends: list[ParkedResponse], until: int, on_stored: Sequence[OnStored] = ()) -> None:
         """Respond when everything below `until` is flushed."""
-        self._add(sends, until)
+        self._add(sends, until, on_stored)
         self._until = until
         if self._flushing is None:
             self._flushing = self._tasks.spawn(self._flush(), "flush for sends")
@@ -159,23 +165,25 @@ class FlushWaiters(ResponseWaiters):
                 flushed = await self._driver.flush()
                 done = self._take_until(flushed)
                 if self._then is None:
-                    self._respond((group.sends, ResponseCode.SUCCESS) for group in done)
+                    self._respond(done, ResponseCode.SUCCESS)
                 else:
                     for group in done:
-                        self._then(group.sends, group.until)
+                        self._then(group.sends, group.until, group.on_stored)
         except StoreError as error:
             count = sum(len(group.sends) for group in groups)
             log.critical("%d sends fail, because the store cannot be flushed: %s", count, error)
         finally:
             self._flushing = None
             if groups:  # not flushed: the flush has failed or was cancelled
-                self._respond((group.sends, ResponseCode.SYSTEM_ERROR) for group in groups)
+                failed = list(groups)
                 groups.clear()
+                failure = StoreError("the message is written, but the store cannot be flushed")
+                self._respond(failed, ResponseCode.SYSTEM_ERROR, failure)
 
     def _time_out(self, group: _ParkedGroup) -> None:
         text = "%d sends get FLUSH_DISK_TIMEOUT: the flush takes longer than syncFlushTimeout"
         self._limited_log.warning("timeout", text, len(group.sends))
-        self._respond([(group.sends, ResponseCode.FLUSH_DISK_TIMEOUT)])
+        self._respond([group], ResponseCode.FLUSH_DISK_TIMEOUT)
 
     async def close(self) -> None:
         """Wait until no response is parked."""
@@ -202,19 +210,18 @@ class ReplicaWaiters(ResponseWaiters):
         on_visible: Callable[[], None],
     ) -> None:
         super().__init__(responses, tasks, timeout_ms=timeout_ms)
-        self._waiting = SyncWaiters[ParkedResponse](
-            slaves, timeout_ms=timeout_ms, has_unflushed=has_unflushed
-        )
+        self._waiting = SyncWaiters[_ParkedGroup](slaves, timeout_ms=timeout_ms, has_unflushed=has_unflushed)
         self._limited_log = RateLimitedLog(logging.getLogger("rocketpy.broker.ha"))
         self._poke = poke
         self._on_visible = on_visible
         self.limit = self._waiting.limit
         """Returns the log offset below which consumers may read."""
 
-    def park(self, sends: list[ParkedResponse], until: int) -> None:
+    def park(self, sends: list[ParkedResponse], until: int, on_stored: Sequence[OnStored] = ()) -> None:
         """Respond when a slave has everything below `until`. Consumers may read it only then."""
         self._poke()
-        self._release(self._waiting.park(sends, until, asyncio.get_running_loop().time() * 1000))
+        group = self._group(sends, until, on_stored)
+        self._release(self._waiting.park([group], until, asyncio.get_running_loop().time() * 1000))
         self._start_timer()
 
     def acked(self) -> None:
@@ -233,16 +240,19 @@ class ReplicaWaiters(ResponseWaiters):
     def _expire(self, now_s: float) -> None:
         self._release(self._waiting.expire(now_s * 1000))
 
-    def _release(self, results: list[ReplicationResult[ParkedResponse]]) -> None:
-        for sends, code in results:
-            if code and sends:
-                name = ResponseCode(code).name
-                self._limited_log.warning(
-                    name, "%d sends get %s: their messages are only on this broker", len(sends), name
-                )
-        if results:
-            self._respond(results)
-            self._on_visible()
+    def _release(self, results: list[ReplicationResult[_ParkedGroup]]) -> None:
+        """Respond to the sends of results, which have one code."""
+        if not results:
+            return
+        groups, code = [group for parked, _ in results for group in parked], results[0].code
+        count = sum(len(group.sends) for group in groups)
+        if code and count:
+            name = ResponseCode(code).name
+            self._limited_log.warning(
+                name, "%d sends get %s: their messages are only on this broker", count, name
+            )
+        self._respond(groups, code)
+        self._on_visible()
 
 
 class CommitWaiters(ResponseWaiters):
@@ -271,17 +281,12 @@ class CommitWaiters(ResponseWaiters):
 
     def park_until_commit(self, sends: list[ParkedResponse], listeners: Sequence[OnStored]) -> None:
         """Respond to `sends` and call `listeners` when everything appended until now is committed."""
-        self.park(sends, self._appended())
-        self._groups[-1].on_stored = listeners
+        self.park(sends, self._appended(), listeners)
         self._push()
 
     def committed(self, offset: int) -> None:
         """Respond to the sends below an offset up to which the log is committed."""
-        done = self._take_until(offset)
-        self._respond((group.sends, ResponseCode.SUCCESS) for group in done)
-        for group in done:
-            for listener in group.on_stored:
-                listener(None)
+        self._respond(self._take_until(offset), ResponseCode.SUCCESS)
 
     def fail(self) -> None:
         """Reject all parked sends: another peer leads, or the broker stops. They may still be committed."""

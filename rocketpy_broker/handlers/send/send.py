@@ -32,8 +32,8 @@ from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import FAQ, Rejected, handles, topic_not_found
-from rocketpy_broker.handlers.send.response import ParkedResponse, ParkResponses, SendResponses
-from rocketpy_broker.handlers.send.response_waiters import PC_BUSY, CommitWaiters, OnStored
+from rocketpy_broker.handlers.send.response import OnStored, ParkedResponse, ParkResponses, SendResponses
+from rocketpy_broker.handlers.send.response_waiters import PC_BUSY, CommitWaiters
 from rocketpy_broker.handlers.send.sent_properties import PLAIN_FLAGS, check_batch, check_sent, is_marked
 from rocketpy_broker.handlers.send.timed import TimedSends
 from rocketpy_broker.services.delay.topic_rewrite import (
@@ -104,6 +104,8 @@ class SendHandler:
         self._level_max = self.delays.level_max
         self._waiting: list[ParkedResponse] = []
         self._stored_listeners: list[OnStored] = []
+        self._parked_listeners: list[OnStored] = []
+        """Those that wait until the run is flushed or replicated, as the broker is configured."""
         self.is_run_open = False
         """Whether messages are appended and not written yet. Before reads, call `end_of_buffer`."""
         self._accepts_from_ms = self.config.send.start_accept_ms
@@ -371,17 +373,22 @@ class SendHandler:
     def append(self, message: MessageInner, stored: OnStored) -> AppendReceipt:
         """Append a message of another handler to the run of this socket buffer.
 
-        stored: called when the run is written, or committed in a DLedger group. Raises RocketError if the
-        message cannot be appended.
+        stored: called when the message is stored as a send has to be: written, then flushed or replicated if
+        the broker is configured so and the message waits; committed in a DLedger group. A flush or slave that
+        is too slow counts as success. Raises RocketError if the message cannot be appended.
         """
         receipt = self._append(message)
-        self.when_stored(stored)
+        self.when_stored(stored, waits=self.park is not None and _waits(message.properties))
         return receipt
 
-    def when_stored(self, stored: OnStored) -> None:
-        """Call `stored` when the run of this socket buffer is written; see `append`."""
+    def when_stored(self, stored: OnStored, *, waits: bool = True) -> None:
+        """Call `stored` when the run of this socket buffer is stored; see `append`.
+
+        waits: False if nothing of it must be flushed or replicated before.
+        """
         self.is_run_open = True
-        self._stored_listeners.append(stored)
+        listeners = self._parked_listeners if waits and self.park is not None else self._stored_listeners
+        listeners.append(stored)
 
     def born_host(self, channel: Channel) -> bytes:
         """Return the address of a client, as in records."""
@@ -425,7 +432,8 @@ class SendHandler:
         self.schedule_dispatch()
 
     def _notify_stored(self, error: StoreError | None) -> None:
-        listeners, self._stored_listeners = self._stored_listeners, []
+        listeners = [*self._stored_listeners, *self._parked_listeners]
+        self._stored_listeners, self._parked_listeners = [], []
         for listener in listeners:
             listener(error)
 
@@ -434,7 +442,8 @@ class SendHandler:
         wanting = [parked for parked in waiting if parked.waits]
         self.responses.drop_bodies(wanting)
         # Also an empty list: consumers must not read the run before it is flushed or replicated.
-        park(wanting, self.store.max_physical_offset)
+        listeners, self._parked_listeners = self._parked_listeners, []
+        park(wanting, self.store.max_physical_offset, listeners)
         return [parked for parked in waiting if not parked.waits]
 
     def error_response(self, request: Command, error: RocketError) -> Command:

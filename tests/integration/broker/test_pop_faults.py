@@ -6,6 +6,8 @@ import asyncio
 import itertools
 import signal
 from asyncio.subprocess import Process
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from tests.integration.broker.test_pop import (
     Popped,
     ack,
     arrive,
+    batch_ack,
     change,
     changed,
     create,
@@ -36,6 +39,7 @@ from tests.integration.broker.test_pop import (
 from tests.integration.ha_pair import caught_up, pair
 from tests.integration.processes import start, stop
 from tests.integration.raw_client import RawClient, serving
+from tests.integration.replication.test_ha import empty_slave
 from tests.integration.small import SMALL
 from tests.unit.store.faulty_disk import UnreadableDisk
 from tests.waiting import LIMIT_S, until
@@ -411,3 +415,55 @@ async def test_a_slave_goes_on_with_the_pops_of_its_master(tmp_path: Path) -> No
             assert (await ack(client, a)).code == ResponseCode.NO_MESSAGE
             assert await pop(client) == []
             assert not second.delivery.pop.points.in_flight
+
+
+@pytest.mark.parametrize("condition", ["a slave", "a flush"])
+async def test_responses_wait_as_those_to_sends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, condition: str
+) -> None:
+    """SYNC_MASTER, SYNC_FLUSH: an acknowledged message would come again if the machine is lost."""
+    is_flush = condition == "a flush"
+    role = {"flushDiskType": "SYNC_FLUSH"} if is_flush else {"brokerRole": "SYNC_MASTER"}
+    async with AsyncExitStack() as stack:
+        brokers = await stack.enter_async_context(pair(tmp_path))
+        master = await brokers.master(**role, syncFlushTimeout="60000")
+        client, other = [
+            await stack.enter_async_context(await RawClient.open(master.address)) for _ in range(2)
+        ]
+        await create(client)
+        for name in "abc":
+            text = f"UNIQ_KEY\x01{name}\x02WAIT\x01false\x02"
+            assert (await send(client, name.encode(), text, queue_id=0)).code == 0
+        driver, gate = master.replication._driver, asyncio.Event()
+        flush = driver.flush
+
+        async def flush_later() -> int:
+            await gate.wait()
+            return await flush()
+
+        if is_flush:
+            monkeypatch.setattr(driver, "flush", flush_later)
+        else:
+            wire = await empty_slave(master)
+
+        async def held(work: Awaitable[Any]) -> Any:
+            """The result, which comes only once the record is flushed or has reached the slave."""
+            before = master.store.max_physical_offset
+            gate.clear()
+            response = asyncio.ensure_future(work)
+            await until(lambda: master.store.max_physical_offset > before)
+            assert (await other.call(RequestCode.GET_BROKER_RUNTIME_INFO)).code == 0
+            assert not response.done()
+            gate.set()
+            if not is_flush:
+                wire.write(master.store.max_physical_offset.to_bytes(8, "big"))
+            async with asyncio.timeout(LIMIT_S):
+                return await response
+
+        a, b, c = await held(pop(client))
+        assert (await held(ack(client, a))).code == 0
+        longer = changed(b, await held(change(client, b, HOUR_MS)))
+        assert (await held(batch_ack(client, [c]))).code == 0
+        assert (await held(ack(client, longer))).code == 0
+        if not is_flush:
+            wire.close()

@@ -181,7 +181,7 @@ async def test_sends_are_answered_in_the_turn_in_which_they_are_safe(condition: 
 
 async def test_a_slave_that_is_too_slow_times_out() -> None:
     """SYNC_MASTER: a producer would wait forever, and consumers never read the message."""
-    sends, slaves, visible = _Sends(), _Slaves(), list[int]()
+    sends, slaves, visible, stored = _Sends(), _Slaves(), list[int](), list[StoreError | None]()
     waiters = ReplicaWaiters(
         slaves,
         RESPONSES,
@@ -193,9 +193,10 @@ async def test_a_slave_that_is_too_slow_times_out() -> None:
     )
     async with running(HandlerServer(sends)) as (client,):
         parked, response = await sends.take(client)
-        waiters.park(parked, 100)
-        assert waiters.limit() == 0
+        waiters.park(parked, 100, [stored.append])
+        assert (waiters.limit(), stored) == (0, [])
         assert (await response).code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+        assert stored == [None]  # it has no response that says so
         await waiters.drain()
         assert len(visible) == 1
         parked, response = await sends.take(client)
@@ -207,7 +208,7 @@ async def test_a_slave_that_is_too_slow_times_out() -> None:
 
 async def test_a_flush_releases_the_sends_before_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """SYNC_FLUSH: a producer would get SEND_OK for a message that power loss can remove."""
-    sends = _Sends()
+    sends, stored = _Sends(), list[StoreError | None]()
     store = MessageStore(small_config(tmp_path))
     driver = StoreDriver(store)
     await driver.start()
@@ -217,16 +218,18 @@ async def test_a_flush_releases_the_sends_before_it(tmp_path: Path, caplog: pyte
         for _ in range(3):
             parked, response = await sends.take(client)
             store.put_message(MessageInner("T", 0, b"x", born_timestamp=1))
-            waiters.park(parked, store.max_physical_offset)
+            waiters.park(parked, store.max_physical_offset, [stored.append])
             assert waiters.are_waiting
             responses.append(response)
         assert [(await response).code for response in responses] == [0, 0, 0]
         assert store.flushed_offset == store.max_physical_offset
+        assert stored == [None, None, None]
         await waiters.close()
         assert not waiters.are_waiting
         await driver.close()
         parked, response = await sends.take(client)
         others, other_response = await sends.take(client)
-        waiters.park([*parked, *others], 1 << 40)  # the store is closed: the flush fails
+        waiters.park([*parked, *others], 1 << 40, [stored.append])  # the store is closed: the flush fails
         assert (await response).code == (await other_response).code == ResponseCode.SYSTEM_ERROR
         assert "2 sends fail" in caplog.text
+        assert isinstance(stored[3], StoreError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import channel
 from rocketpy_broker.config.model import ConsumeConfig, SendConfig, TopicsConfig
-from rocketpy_broker.handlers.send.response import ParkedResponse, SendResponses
+from rocketpy_broker.handlers.send.response import OnStored, ParkedResponse, SendResponses
 from rocketpy_broker.handlers.send.response_waiters import PC_BUSY, CommitWaiters
 from rocketpy_broker.handlers.send.send import _host, _waits
 from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC
@@ -283,7 +284,11 @@ async def test_a_retry_topic_is_created_without_a_model(tmp_path: Path) -> None:
 async def test_only_sends_that_wait_are_parked(tmp_path: Path) -> None:
     """SYNC_FLUSH, SYNC_MASTER: a producer with WAIT=false would wait, or one without it would not."""
     parked: list[tuple[list[ParkedResponse], int]] = []
-    async with broker(tmp_path, "T", park=lambda sends, end: parked.append((sends, end))) as (parts, client):
+
+    def park(sends: list[ParkedResponse], end: int, _: Sequence[OnStored] = ()) -> None:
+        parked.append((sends, end))
+
+    async with broker(tmp_path, "T", park=park) as (parts, client):
         assert (await client.send(text="WAIT\x01false\x02")).code == ResponseCode.SUCCESS
         waiting = asyncio.ensure_future(client.send(b"waits"))
         await until(lambda: len(parked) == 2)
