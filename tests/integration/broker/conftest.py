@@ -56,3 +56,9 @@ async def workers(pop_broker: Broker) -> AsyncIterator[Workers]:
     """Connections, which are closed at the end."""
     async with AsyncExitStack() as stack:
         yield Workers(pop_broker, stack)
+
+
+@pytest.fixture
+def patient_pops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a pop read all queues, also if this process is paused between two of them."""
+    monkeypatch.setattr("rocketpy_broker.handlers.pop.pop._READ_MS", 60_000)

@@ -106,6 +106,7 @@ async def test_both_kinds_of_retry_topics_are_read(tmp_path: Path) -> None:
             assert (await ack(client, one)).code == 0
 
 
+@pytest.mark.usefixtures("patient_pops")
 async def test_an_unreadable_queue_does_not_hide_messages_of_others(tmp_path: Path) -> None:
     """Pops that begin at this queue would fail, though the others have messages."""
     async with serving(tmp_path, settings=SMALL) as (_, client):
@@ -237,6 +238,7 @@ async def test_one_pop_filters_for_a_limited_time(tmp_path: Path) -> None:
             assert pops <= read <= 3 * pops
 
 
+@pytest.mark.usefixtures("patient_pops")
 async def test_the_bytes_of_one_pop_are_limited(tmp_path: Path) -> None:
     """A response with the messages of many queues could exceed the frames that clients accept."""
     async with serving(tmp_path, settings=SMALL) as (_, client):
