@@ -154,7 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=20_000, help="messages of a round")
     parser.add_argument("--rounds", type=int, default=5, help="rounds after the first one")
-    parser.add_argument("--lead", type=float, default=15, help="seconds from the first send to the due time")
+    parser.add_argument("--lead", type=float, default=6, help="seconds from the first send to the due time")
     options = parser.parse_args()
     peer = JavaPeer.prepare().of_version(VERSION)
     samples: dict[str, list[Sample]] = {JAVA: [], "rocketpy": []}

@@ -100,10 +100,8 @@ class Timers:
         """Keys of the messages that units of this slot recall."""
         self._walk_at = NO_UNIT
         """Position of the next unit of this slot to be read; units are read from the last to the first."""
-        self._walked: array[int] = array("q")
-        """Positions of the units that were read, and whose due time is not noted yet."""
-        self._later: array[int] = array("q")
-        """Positions of the units that were added to the slot meanwhile."""
+        self._later: dict[int, array[int]] = {}
+        """As `_due`, of the units that were added to the slot meanwhile."""
         self._truncations = store.truncations
         """Number of truncations of the log that the files know about."""
         self._first_offset = 0
@@ -294,10 +292,7 @@ class Timers:
                 self.queue_offset = offset
                 changes[unit.topic_hash] += -1 if unit.kind & KIND_RECALL else 1
                 if self._delivers and unit.slot_ms == self.read_ms:
-                    if self._is_loading:
-                        self._later.append(position)
-                    else:
-                        self._take(position, unit, now_ms)
+                    self._take(position, unit, now_ms, self._later if self._is_loading else self._due)
                 position += UNIT.size
             self.waiting += changes.total()
             for topic_hash, change in changes.items():
@@ -452,7 +447,8 @@ class Timers:
         self._due.clear()
         self._started.clear()
         self._recalled.clear()
-        self._walk_at, self._walked, self._later = NO_UNIT, array("q"), array("q")
+        self._later.clear()
+        self._walk_at = NO_UNIT
 
     def _move_to(self, time_ms: int) -> None:
         self.read_ms = time_ms
@@ -478,29 +474,27 @@ class Timers:
     @property
     def _is_loading(self) -> bool:
         """Whether units of the slot are not known yet. One may be a recall, so none is delivered."""
-        return self._walk_at != NO_UNIT or len(self._walked) > 0
+        return self._walk_at != NO_UNIT
 
     def _walk(self, now_ms: int) -> None:
-        """Read units of the slot, from the last to the first; then note when they are due."""
+        """Read units of the slot, from the last to the first, and note when they are due."""
         second = self.read_ms // PRECISION_MS
         begin, left = self._files.log.begin, _WALK_UNITS
         while self._walk_at >= begin and left:
             unit = self._unit_at(self._walk_at)
             if unit.slot_ms // PRECISION_MS != second or unit.previous >= self._walk_at:
                 raise TimerFilesDamaged(f"the unit at {self._walk_at} of the timer log is of another slot")
-            self._walked.append(self._walk_at)
+            self._take(self._walk_at, unit, now_ms, self._due)
             self._walk_at = unit.previous
             left -= 1
         if self._walk_at >= begin:
             return
         self._walk_at = NO_UNIT
-        while self._walked and left:
-            position = self._walked.pop()
-            self._take(position, self._unit_at(position), now_ms)
-            left -= 1
-            if not self._walked and self._later:
-                self._walked, self._later = self._later, self._walked
-                self._walked.reverse()
+        for positions in self._due.values():
+            positions.reverse()
+        for due_ms, positions in self._later.items():
+            self._due.setdefault(due_ms, array("q")).extend(positions)
+        self._later.clear()
 
     def _unit_at(self, position: int) -> Unit:
         unit = self._files.log.unit(position)
@@ -508,8 +502,8 @@ class Timers:
             raise TimerFilesDamaged(f"the timer log has no unit at {position}")
         return unit
 
-    def _take(self, position: int, unit: Unit, now_ms: int) -> None:
-        """Note when a unit of the slot is due."""
+    def _take(self, position: int, unit: Unit, now_ms: int, due: dict[int, array[int]]) -> None:
+        """Note when a unit of the slot is due, in `_due` or `_later`."""
         if unit.recalls and not unit.rolls:
             data = self._store.look_message(unit.physical_offset, unit.size)
             key = None if data is None else recalled_key(intact_properties(data))
@@ -519,7 +513,7 @@ class Timers:
         due_ms = unit.due_ms or unit.slot_ms + PRECISION_MS
         if due_ms <= now_ms:  # one time for all of them, since there may be many after a stop
             due_ms = min(now_ms, self.read_ms)
-        self._due.setdefault(due_ms, array("q")).append(position)
+        due.setdefault(due_ms, array("q")).append(position)
 
 
 def _second(time_ms: int) -> int:

@@ -156,6 +156,25 @@ def test_many_messages_of_one_second_are_delivered_in_parts(world: TimerWorld) -
     assert names == sorted(range(300), key=lambda number: (number % 3, number))
 
 
+def test_messages_arrive_while_their_slot_is_read(world: TimerWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would be lost, delivered twice, or before those that were sent earlier."""
+    monkeypatch.setattr("rocketpy_broker.services.timers.timers._WALK_UNITS", 10)
+    for number in range(35):
+        world.send(f"{number}", TIMER_DELIVER_MS=START_MS + 5000 + number % 3)
+    world.run(START_MS + 4700)
+    world.now = START_MS + 4800
+    assert world.timers.deliver(world.now, 100) == (0, world.now)  # opens the slot
+    assert world.timers.deliver(world.now, 100) == (0, world.now)  # reads some of its units
+    for number in range(35, 40):
+        world.send(f"{number}", TIMER_DELIVER_MS=START_MS + 5000 + number % 3)
+    world.recall("7")
+    assert world.timers.enqueue(world.now, 100) == 6
+    assert world.timers.deliver(world.now, 100) == (0, world.now)
+    world.run(START_MS + 6000)
+    names = [int(record.body) for record in world.delivered()]
+    assert names == sorted(set(range(40)) - {7}, key=lambda number: (number % 3, number))
+
+
 def test_an_idle_wheel_has_no_files_and_no_next_call(world: TimerWorld) -> None:
     """A broker without timers would wake, and write files."""
     assert world.timers.enqueue(world.now, 10) == 0
