@@ -8,7 +8,7 @@ from tests import golden_data
 
 RECORDINGS = [
     (folder, name)
-    for folder in ("remoting", "ha", "dledger", "clients")
+    for folder in ("remoting", "ha", "dledger", "clients", "pop")
     for name in golden_data.scenarios(folder)
 ]
 

@@ -27,7 +27,9 @@ from rocketpy.protocol.message.receipt import (
     parse_start_offsets,
 )
 from rocketpy.protocol.message.record import Record, decode_all
-from rocketpy.protocol.remoting.command import Command
+from rocketpy.protocol.remoting.command import Command, decode_command, encode_command
+from rocketpy.protocol.remoting.frame import FrameDecoder
+from tests.golden_data import RecordedFrame, frames
 from tests.integration.broker.test_deferred import send
 from tests.integration.raw_client import RawClient, new_topic, serving
 from tests.integration.small import SMALL
@@ -222,3 +224,42 @@ async def test_another_invisible_time_replaces_the_receipt(tmp_path: Path) -> No
         assert (await change(client, a, HOUR_MS)).code == ResponseCode.NO_MESSAGE
         assert (await ack(client, longer)).code == 0
         assert (await change(client, longer, HOUR_MS)).code == ResponseCode.NO_MESSAGE
+
+
+async def test_the_requests_of_java(tmp_path: Path) -> None:
+    """Java's consumers would find a field missing, or one of another form than from their own broker."""
+    recorded = [frame for frame in frames("5.5.0", "pop") if frame.info["requestCode"] in POP_CODES]
+    responses = {frame.info["requestCode"]: frame.info for frame in recorded[::-1] if is_response(frame)}
+    requests = {frame.info["code"]: frame.data for frame in recorded[::-1] if not is_response(frame)}
+    async with serving(tmp_path, settings=SMALL) as (_, client):
+        header = new_topic("GoldenPop", 2)
+        assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, header)).code == 0
+        for number, body in enumerate([b"later", b"one", b"three", b"four"]):
+            await send(client, body, "UNIQ_KEY\x01u\x02", topic="GoldenPop", queue_id=number % 2)
+
+        def check(code: int, response: Command) -> None:
+            info = responses[code]
+            assert response.code == info["code"]
+            assert response.ext_fields().keys() == (info["extFields"] or {}).keys()
+
+        response = await client.call_frame(requests[RequestCode.POP_MESSAGE])
+        check(RequestCode.POP_MESSAGE, response)
+        info = responses[RequestCode.POP_MESSAGE]
+        fields = response.ext_fields()
+        assert response.remark == info["remark"]
+        for name in ("startOffsetInfo", "msgOffsetInfo"):
+            assert sorted(fields[name].split(";")) == sorted(info["extFields"][name].split(";"))
+        for code in (RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME):
+            request = decode_command(FrameDecoder().feed(requests[code])[0])
+            ext = request.ext_fields()
+            receipt = Receipt.decode(ext["extraInfo"])
+            own = receipt._replace(pop_time=int(fields["popTime"]), revive_queue=int(fields["reviveQid"]))
+            request.ext = {**ext, "extraInfo": own.encode()}
+            check(code, await client.call_frame(encode_command(request)))
+
+
+POP_CODES = {RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME}
+
+
+def is_response(frame: RecordedFrame) -> bool:
+    return bool(frame.info["kind"] == "response")
