@@ -119,7 +119,7 @@ interop: ## both directions against the real RocketMQ 4.6.0 (needs Maven and a J
 	if [ -n "$$missing" ]; then echo "interop: NOT RUN, this machine lacks:$$missing"; exit 0; fi; \
 	$(MAKE) --no-print-directory $(VENV)/.ready-bench && $(PY) -m tests.interop.run $(ARGS)
 
-mqadmin: $(VENV)/.ready-bench ## mqadmin of 4.6.0 to 5.3.3 with both servers; writes docs/reference/mqadmin.md
+mqadmin: $(VENV)/.ready-bench ## mqadmin of 4.6.0 to 5.5.0 with both servers; writes docs/reference/mqadmin.md
 	@$(PY) -m tests.interop.mqadmin
 
 interop-all: ## the interop cases with servers of 4.6.0, 4.9.7, 5.3.3 and 5.5.0; writes docs/compatibility.md (an hour)

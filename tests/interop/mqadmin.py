@@ -35,7 +35,7 @@ from tests.interop.sides import NEWER_VERSIONS, OPERATOR, OPERATOR_ACL, Side, se
 PAGE: Final = REPOSITORY / "docs" / "reference" / "mqadmin.md"
 DIFFERENT: Final = "DIFFERENT"
 _MAKES: Final[tuple[Make, Make]] = ("java", "our")
-VERSIONS: Final = (DEFAULT_VERSION, *NEWER_VERSIONS[:2])
+VERSIONS: Final = (DEFAULT_VERSION, *NEWER_VERSIONS)
 """Versions of mqadmin, the oldest first."""
 TOPIC, GROUP, NAME = "AlikeTopic", "please_rename_unique_group_name_4", "alike-broker"
 _BODIES: Final = [
@@ -134,6 +134,12 @@ CHANGES: Final = [
     "5.3.3 electMaster -a {names} -b 0 -bn {name} -c InteropCluster",
     "5.3.3 cleanBrokerMetadata -a {names} -bn {name} -c InteropCluster",
     "5.3.3 getControllerConfig -a {names}", "5.3.3 updateControllerConfig -a {names} -k key -v value",
+    "5.5.0 switchTimerEngine -b {broker} -e F",
+    "5.5.0 updateTopic -b {broker} -t Urgent -r 1 -w 1 -a +message.type=PRIORITY",
+    "5.5.0 updateTopic -b {broker} -t Lite -r 1 -w 1 -a +message.type=LITE,+lite.topic.expiration=60",
+    "5.5.0 getBrokerLiteInfo -b {broker}", "5.5.0 getParentTopicInfo -p Lite",
+    "5.5.0 getLiteTopicInfo -p Lite -l lite", "5.5.0 getLiteGroupInfo -p Lite -g nobody",
+    "5.5.0 getLiteClientInfo -p Lite -g nobody -c client", "5.5.0 triggerLiteDispatch -p Lite -g nobody",
 ]  # fmt: skip
 """Commands that change something, in this order."""
 ACCOUNTS: Final = [
@@ -332,11 +338,13 @@ REASONS: Final[Mapping[str, str]] = {
     "updateAclConfig -b {broker} -a short": "the error has other words",
 }
 """Why the output differs, by the start of a command."""
+_NO_LITE: Final = "rocketpy's broker has no lite topics"
 _REASONS_IN_5: Final = {
     "topicList": _LISTED_IN_5,
     "wipeWritePerm -b {name}": _LISTED_IN_5,
     "addWritePerm -b {name}": _LISTED_IN_5,
     "cloneGroupOffset": "5.x requires that the other group exists",
+    "statsAll": "5.x also counts the messages before its first sample; rocketpy does not, as 4.6.0",
     "remappingStaticTopic": "rocketpy's broker has no static topics",
 }
 REASONS_OF: Final[Mapping[str, Mapping[str, str]]] = {
@@ -349,6 +357,14 @@ REASONS_OF: Final[Mapping[str, Mapping[str, str]]] = {
         "getAclConfig": _SECRETS,
     },
     "5.3.3": _REASONS_IN_5,
+    "5.5.0": {
+        **_REASONS_IN_5,
+        "updateTopic -b {broker} -t Urgent": "rocketpy's broker has no priorities of messages",
+        "updateTopic -b {broker} -t Lite": _NO_LITE,
+        "getParentTopicInfo": _NO_LITE,
+        "getLite": _NO_LITE,
+        "triggerLiteDispatch": _NO_LITE,
+    },
 }
 """The same of single versions."""
 NOT_SUPPORTED: Final[Mapping[int, str]] = {
@@ -360,7 +376,9 @@ NOT_SUPPORTED: Final[Mapping[int, str]] = {
     2001: "limits on reads of old messages", 2002: "limits on reads of old messages",
     2003: "limits on reads of old messages",
     2004: "a choice of how the log is read ahead",
+    5001: "timers in RocksDB",
     200056: "records of pops in RocksDB",
+    200074: "lite topics",
 }  # fmt: skip
 """Request codes of mqadmin that rocketpy's broker rejects as not supported, and what they are for."""
 TIMED: Final[Mapping[str, str]] = {"checkMsgSendRT": "prints durations; the number of lines is compared"}
@@ -418,14 +436,19 @@ class Comparison:
         theirs, own = _names(self.java.printed), _names(self.ours.printed)
         if name != "brokerStatus" and self.java.version != DEFAULT_VERSION:
             theirs &= _SETTINGS_OF_FIRST  # the file format is that of 4.6.0
-        known = NAMES_MISSING[name]
         lacking = sorted(theirs - own)
-        unknown = [one for one in lacking if not any(one.startswith(start) for start in known)]
-        if unknown:
+        reasons = {
+            one: reason
+            for one in lacking
+            for start, reason in NAMES_MISSING[name].items()
+            if one.startswith(start)
+        }
+        if unknown := [one for one in lacking if one not in reasons]:
             return f"{DIFFERENT}: without {', '.join(unknown)}"
-        why = "; ".join(
-            f"{one.partition('_/')[0]}: {known.get(one, 'a store has one directory')}" for one in lacking
-        )
+        names: dict[str, list[str]] = {}
+        for one, reason in reasons.items():
+            names.setdefault(reason, []).append(one.partition("_/")[0])
+        why = "; ".join(f"{', '.join(found)}: {reason}" for reason, found in names.items())
         return f"all names except {why}" if lacking else "all names"
 
 
@@ -469,7 +492,7 @@ def shown(command: str) -> str:
 
 _HEAD: Final = """# RocketMQ's mqadmin with rocketpy's servers
 
-`make mqadmin` writes this page: it runs each command of mqadmin 4.6.0, 4.9.7 and 5.3.3 on RocketMQ's
+`make mqadmin` writes this page: it runs each command of mqadmin 4.6.0, 4.9.7, 5.3.3 and 5.5.0 on RocketMQ's
 servers of the same version, and on rocketpy's. Times, ports, ids, rates and sizes are replaced by a word.
 Properties that some versions add to messages are left out. Then the output is compared. "the same" means
 each line. `make interop-all` compares again.
