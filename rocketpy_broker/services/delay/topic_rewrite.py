@@ -28,6 +28,8 @@ _REMOVED_FROM_HALF: Final = (
     props.PROPERTY_TRANSACTION_CHECK_TIMES,
     props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
 )
+_REAL_TOPIC: Final = props.PROPERTY_REAL_TOPIC.encode()
+_REAL_QUEUE_ID: Final = props.PROPERTY_REAL_QUEUE_ID.encode()
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 """As Java reads it, but for digits of other scripts; Python's `int` takes ``1_0`` and spaces, too."""
 _V6: Final = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
@@ -84,8 +86,8 @@ def move(message: MessageInner, properties: dict[str, str], topic: str, queue_id
 
 def real_queue(properties: bytes) -> tuple[str, int]:
     """Return the real topic and queue of a stored message. Raises MessageInvalid without them."""
-    topic = props.find(properties, props.PROPERTY_REAL_TOPIC.encode())
-    queue_id = props.find(properties, props.PROPERTY_REAL_QUEUE_ID.encode())
+    topic = props.find(properties, _REAL_TOPIC)
+    queue_id = props.find(properties, _REAL_QUEUE_ID)
     try:
         name, number = (topic or b"").decode(), int(queue_id or b"")
     except ValueError:

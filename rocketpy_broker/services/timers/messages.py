@@ -145,7 +145,8 @@ def delivered(record: Record, topic: str, queue_id: int, enqueued_ms: int, now_m
 
 def _left(record: Record, enqueued_ms: int, now_ms: int, removed: bytes) -> bytes:
     """Return the properties with the times of the wheel, and without the removed one."""
-    names = tuple(name + b"\x01" for name in (removed, _ENQUEUE_MS, _DEQUEUE_MS))
-    kept = [piece for piece in record.properties.split(b"\x02") if piece and not piece.startswith(names)]
-    kept += [b"%b\x01%d" % (_ENQUEUE_MS, enqueued_ms), b"%b\x01%d\x02" % (_DEQUEUE_MS, now_ms)]
-    return b"\x02".join(kept)
+    kept = b"\x02" + record.properties.rstrip(b"\x02") + b"\x02"
+    for name in (removed, _ENQUEUE_MS, _DEQUEUE_MS):
+        while (at := kept.find(b"\x02%b\x01" % name)) >= 0:
+            kept = kept[:at] + kept[kept.index(b"\x02", at + 1) :]
+    return b"%bTIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (kept[1:], enqueued_ms, now_ms)
