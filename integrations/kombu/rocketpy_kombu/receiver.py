@@ -63,13 +63,17 @@ class Arrival(NamedTuple):
 class Unacknowledged:
     """A message that was received and not acknowledged."""
 
-    __slots__ = ("changing", "consumer", "is_delivered", "message", "window")
+    __slots__ = ("changing", "consumer", "is_delivered", "is_lost", "is_warned", "message", "window")
 
     def __init__(self, consumer: SimpleConsumer, message: MessageExt, window: Window | None) -> None:
         self.consumer = consumer
         self.message = message
         self.window = window
         self.is_delivered = False
+        self.is_lost = False
+        """Whether its time was over, so that another worker may have it."""
+        self.is_warned = False
+        """Whether its last extension failed."""
         self.changing = asyncio.Lock()
         """Extensions replace the receipt that an acknowledgement needs."""
 
@@ -296,16 +300,20 @@ class Receiver:
 
     async def _extend(self, tag: str, held: Unacknowledged) -> None:
         async with held.changing:
-            if self._held.get(tag) is not held:
+            if self._held.get(tag) is not held or held.is_lost:
                 return
             try:
                 await held.consumer.extend(held.message, self._invisible)
             except RocketError as error:
-                log.warning(
+                log.log(
+                    logging.DEBUG if held.is_warned else logging.WARNING,
                     "message %s could not be kept, and may be delivered to another worker: %s",
                     held.message.message_id,
                     error,
                 )
+                held.is_warned, held.is_lost = True, isinstance(error, ReceiptExpired)
+            else:
+                held.is_warned = False
 
     # -- the end --------------------------------------------------------------------------------
 

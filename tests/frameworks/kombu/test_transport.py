@@ -311,6 +311,24 @@ def test_an_acknowledgement_waits_for_its_broker(caplog: pytest.LogCaptureFixtur
     assert "may be delivered again" not in caplog.text
 
 
+def test_a_message_that_cannot_be_kept_is_a_single_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """The log of a worker would fill with one message while its task runs."""
+    caplog.set_level("DEBUG", "rocketpy.kombu")
+    queue, options = kombu.Queue("jobs"), {"visibility_timeout": 4}
+    with ClusterThread({}) as servers:
+        url = f"rocketmq://{servers.cluster.namesrv_address}"
+        connection = kombu.Connection(url, transport_options=options)
+        publish(connection, queue, "long")
+        Consumed(connection, queue).wait(1)
+        config = servers.run(servers.stop_broker())
+        wait_until(lambda: "is over: another consumer may have it" in caplog.text)
+        servers.run(servers.start_broker(config))
+        connection.release()
+    failed = [record for record in caplog.records if "could not be kept" in record.getMessage()]
+    assert len(failed) > 1
+    assert [record.levelname for record in failed].count("WARNING") == 1
+
+
 def test_a_message_of_another_program_arrives(namesrv: str) -> None:
     """A worker would stop at it forever."""
     with Producer("other", namesrv) as producer:
