@@ -125,7 +125,8 @@ class GroupConsumer(ConsumerQueries):
         """Stop handling, wait for running handlers, commit offsets, leave the group and disconnect.
 
         Waits up to `MemberConfig.close_timeout_ms` for handlers. Messages that are not handled by then are
-        redelivered. The close continues when its caller is cancelled, and a second call waits for it.
+        redelivered. Brokers that do not respond delay it by up to 10 s: 5 s for the commit, and a second for
+        each other step. The close continues when its caller is cancelled, and a second call waits for it.
 
         A handler of this consumer may call it, also from a task or thread of its own. While handlers run, the
         call then returns immediately, and the close continues once the handler has returned.

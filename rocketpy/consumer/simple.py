@@ -29,7 +29,7 @@ from rocketpy.consumer.listeners import Observers
 from rocketpy.consumer.outcomes import HandlingResult
 from rocketpy.consumer.pop.api import PopApi, PopSettings
 from rocketpy.consumer.pop.extender import Extender
-from rocketpy.errors import AcksFailed, ClientClosed, ReceiptExpired, RocketError, UsageError
+from rocketpy.errors import AcksFailed, BrokerError, ClientClosed, ReceiptExpired, RocketError, UsageError
 from rocketpy.hooks import ReceiveListener
 from rocketpy.message.decode import log_undecodable
 from rocketpy.message.message import MessageExt, check_received
@@ -49,6 +49,8 @@ _POLL_MAX_MS: Final = 5000
 _PAUSE_MIN_S: Final = 0.05
 _PAUSE_MAX_S: Final = 1.0
 """Pause after all brokers failed, or had nothing after they announced a message; it doubles."""
+_CLOSE_S: Final = 1.0
+"""How long `close` waits for brokers to release messages."""
 _RETRY_MAX_MS: Final = 60_000
 """How long the group's limit of deliveries is cached."""
 _NO_LIMIT: Final = 2**31
@@ -147,7 +149,9 @@ class SimpleConsumer(GroupConsumer):
     async def _close(self, client: ClientInstance, member: GroupMember) -> bool:
         held = self._extender.held()
         await self._extender.close()
-        await asyncio.gather(*(self._release_quietly(message) for message in held))
+        with contextlib.suppress(TimeoutError):  # otherwise they come again after their invisible time
+            async with asyncio.timeout(_CLOSE_S):
+                await asyncio.gather(*(self._release_quietly(message) for message in held))
         return await super()._close(client, member)
 
     def _make_consume_service(self, member: GroupMember) -> ConsumeService | None:
@@ -320,9 +324,13 @@ class SimpleConsumer(GroupConsumer):
         limit, until_ms = self._retry_max.get(source.broker_name, (_NO_LIMIT, 0.0))
         now_ms = self._api.client.now_ms()
         if now_ms >= until_ms:
-            with contextlib.suppress(RocketError):
+            try:
                 limit = await self._api.retry_max(*source)
-                self._retry_max[source.broker_name] = limit, now_ms + _RETRY_MAX_MS
+            except BrokerError as error:  # such as a lack of rights: asking again soon does not help
+                log.debug("the limit of deliveries of group %s is not known: %s", self.group, error)
+            except RocketError:
+                return limit
+            self._retry_max[source.broker_name] = limit, now_ms + _RETRY_MAX_MS
         return limit
 
     async def _is_given_up(self, message: MessageExt, limit: int) -> bool:

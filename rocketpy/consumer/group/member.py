@@ -46,6 +46,10 @@ from rocketpy.runtime.tasks import PeriodicCall, Tasks, subtask
 log: Final = logging.getLogger("rocketpy.consumer")
 
 _REQUEST_TIMEOUT_MS: Final = 6000
+_LAST_COMMIT_S: Final = 5
+"""How long `close` waits for the last commit, as brokers may not respond."""
+_RELEASE_S: Final = 1.0
+"""How long `close` waits until messages or queues are given back: others get them later anyway."""
 _CLOSE_WARNING_S: Final = 1.0
 """After this time `close` logs the handlers that it waits for."""
 _REBALANCE_SOON_MS: Final = 250
@@ -200,10 +204,10 @@ class GroupMember:
                 puller.stop()
             left = await self._end_handlers()
             if self.sharing is not None:
-                await self.sharing.close(timeout_s=1)
-            await self.releases.wait(timeout_s=1)
+                await self.sharing.close(timeout_s=_RELEASE_S)
+            await self.releases.wait(timeout_s=_RELEASE_S)
             if self.stores_offsets:
-                await self.persist(again=True)
+                await self._commit_last()
             if self._shares_queues:
                 await self.locks.close(self._acquiring)
             for puller in self.pullers.values():
@@ -218,6 +222,14 @@ class GroupMember:
                     changed.remove(self.rebalance_soon)
         return left
 
+    async def _commit_last(self) -> None:
+        try:
+            async with asyncio.timeout(_LAST_COMMIT_S):
+                await self.persist(again=True)
+        except TimeoutError:
+            text = "group %s: not all offsets were stored within %d s, so messages may be delivered again"
+            log.warning(text, self.group, _LAST_COMMIT_S)
+
     async def _end_handlers(self) -> Sequence[object]:
         if self.consume_service is None:
             return ()
@@ -225,7 +237,9 @@ class GroupMember:
         ending = subtask(self.consume_service.close(timeout_s), f"end handlers of {self.group}")
         if self.sharing is not None:
             await asyncio.sleep(0)  # no further call begins
-            await self.sharing.release_unstarted(self.consume_service)
+            with contextlib.suppress(TimeoutError):  # `MessageSharing.close` tries again
+                async with asyncio.timeout(_RELEASE_S):
+                    await self.sharing.release_unstarted(self.consume_service)
         if timeout_s > _CLOSE_WARNING_S and not (await asyncio.wait({ending}, timeout=_CLOSE_WARNING_S))[0]:
             text = "group %s: close waits up to %.1f s for handlers of %s"
             log.warning(text, self.group, timeout_s, abbreviate(self.consume_service.in_progress()))

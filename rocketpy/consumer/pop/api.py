@@ -51,6 +51,7 @@ from rocketpy.protocol.headers import (
     PopMessageResponseHeader,
 )
 from rocketpy.protocol.message.receipt import (
+    ORDER_REVIVE_QUEUE,
     Receipt,
     TopicKind,
     parse_order_counts,
@@ -425,6 +426,8 @@ class PopApi(ConsumerApi):
         )
         response = await self._settle(message, handle, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
         changed = response.header_as(ChangeInvisibleTimeResponseHeader)
+        if changed.revive_qid != ORDER_REVIVE_QUEUE:  # else it has the time of the pop
+            self._clocks[receipt.broker_name] = changed.pop_time - self.client.now_ms()
         message.receipt = Handle(
             handle.topic,
             receipt._replace(
@@ -453,14 +456,18 @@ class PopApi(ConsumerApi):
         return self.client.now_ms() + clock > receipt.pop_time + receipt.invisible_time
 
     async def retry_max(self, topic: str, broker_name: str) -> int:
-        """Return how often the group's messages are delivered again, from its configuration."""
+        """Return how often the group's messages are delivered again, from its configuration.
+
+        The default for a group that the broker does not know yet.
+        """
         connection = await self.find_master(topic, broker_name)
         header = GetSubscriptionGroupConfigRequestHeader(group=self.group)
         command = Command.request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
         response = await connection.request(command, self.timeout_ms)
-        if response.code != ResponseCode.SUCCESS:
+        if response.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
             return DEFAULT_RETRY_MAX
-        return SubscriptionGroupConfig.decode(response.body).retry_max_times
+        body = require_success(response, broker_name).body
+        return SubscriptionGroupConfig.decode(body).retry_max_times
 
 
 def _head(body: bytes, at: int) -> tuple[int, int]:

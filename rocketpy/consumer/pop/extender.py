@@ -12,10 +12,11 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
 from contextvars import Context
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from rocketpy.client.embedded_lease import is_embedded
@@ -32,7 +33,9 @@ log: Final = logging.getLogger("rocketpy.consumer")
 _CHECKS: Final = 8
 """Checks within an invisible time. A message is extended when half of its time is over."""
 _AT_A_TIME: Final = 64
-"""Extensions that are requested together."""
+"""Extensions that are requested together from one broker."""
+_CLOSE_S: Final = 1.0
+"""How long `close` waits for running extensions. Brokers that do not respond end them then."""
 
 
 @dataclass(eq=False, slots=True)
@@ -62,6 +65,8 @@ class Extender:
         """The extensions that run now, also of messages that are kept no longer; by the id of the message."""
         self._lock = threading.Lock()
         """For `_held` and `_extending`."""
+        self._passes: dict[str, asyncio.Task[None]] = {}
+        """The extensions of each broker that are due; in the event loop that makes the requests."""
         self._thread: threading.Thread | None = None
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -106,13 +111,17 @@ class Extender:
     async def close(self) -> None:
         """End all extensions, and the thread."""
         self._is_closed = True
-        await self.let_go(self.held())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await self.let_go(self.held())
         thread, self._thread = self._thread, None
-        if thread is not None:
-            with contextlib.suppress(RuntimeError):  # its loop is closed
-                if self._loop is not None and self._stop is not None:
-                    self._loop.call_soon_threadsafe(self._stop.set, context=Context())
-            await asyncio.to_thread(thread.join)
+        if thread is None:
+            await self._end_passes()
+            return
+        with contextlib.suppress(RuntimeError):  # its loop is closed
+            if self._loop is not None and self._stop is not None:
+                self._loop.call_soon_threadsafe(self._stop.set, context=Context())
+        await asyncio.to_thread(thread.join)
 
     # -- extensions ---------------------------------------------------------------------------
 
@@ -145,10 +154,11 @@ class Extender:
                 try:
                     if client is None:
                         client = await ClientInstance.acquire(self._client_config, wait=False)
-                    await self._extend_due(self._api.with_client(client))
+                    self._extend_due(self._api.with_client(client))
                 except Exception as error:  # noqa: BLE001 - the next messages need the thread
                     self._limited_log.exception("extender", "extension of messages failed", error=error)
         finally:
+            await self._end_passes()
             if client is not None:
                 await client.release()
 
@@ -157,11 +167,32 @@ class Extender:
         with self._lock:
             return [each for each in self._held.values() if each.since_s <= before_s]
 
-    async def _extend_due(self, api: PopApi) -> None:
-        due = self._due()
+    def _extend_due(self, api: PopApi) -> None:
+        """Extend what is due, for each broker on its own: one may not respond."""
+        due: dict[str, list[_Kept]] = {}
+        for each in self._due():
+            due.setdefault(each.message.queue.broker_name, []).append(each)
+        for name in due.keys() - self._passes.keys():
+            self._passes[name] = task = subtask(self._extend_all(api, due[name]), f"extend at {name}")
+            task.add_done_callback(partial(self._passed, name), context=Context())
+
+    async def _extend_all(self, api: PopApi, due: Sequence[_Kept]) -> None:
         for at in range(0, len(due), _AT_A_TIME):
             work = [subtask(self._extend(api, each), "extend") for each in due[at : at + _AT_A_TIME]]
             await asyncio.gather(*work)
+
+    def _passed(self, broker_name: str, task: asyncio.Task[None]) -> None:
+        del self._passes[broker_name]
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # the next messages need the others
+            self._limited_log.exception("extender", "extension of messages failed", error=error)
+
+    async def _end_passes(self) -> None:
+        running = set(self._passes.values())
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
 
     async def _extend(self, api: PopApi, held: _Kept) -> None:
         with self._lock:

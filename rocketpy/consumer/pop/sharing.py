@@ -14,6 +14,7 @@ ConsumeMessagePopOrderlyService. Differs: RocketMQ does not extend messages, and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Collection, Sequence
@@ -165,8 +166,11 @@ class MessageSharing:
         self._acknowledge_finished()
         if self._acks:
             await asyncio.wait(set(self._acks), timeout=timeout_s)
-        await self.release(self._held())
+        held = self._held()
         await self.extender.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self.release(held)
 
 
 class PopQueue(ProcessQueue):

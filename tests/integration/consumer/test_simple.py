@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,10 +23,11 @@ from rocketpy.errors import (
     TransportError,
     UsageError,
 )
-from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import ANY_QUEUE, PollingInfoRequestHeader, PollingInfoResponseHeader
 from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.embedded import EmbeddedCluster
+from tests.integration.consumer.silent import silent_brokers
 from tests.integration.pop_cases import CASES, FIRST, MINUTE, SECOND, ServersInThread, receive, send
 from tests.integration.raw_client import RawClient
 from tests.integration.sdk_groups import SETTINGS
@@ -161,6 +164,39 @@ async def test_a_limit_that_cannot_be_read_gives_up_no_message(cluster: Embedded
             await consumer.release(message)
         (message,) = await receive(consumer, 1)
         assert (message.delivery_attempt, hook.is_sent.is_set()) == (DEFAULT_RETRY_MAX + 2, True)
+
+
+async def test_a_limit_that_may_not_be_read_gives_up_no_message() -> None:
+    """A consumer without the right to read it would take the limit for the default."""
+    async with silent_brokers() as (cluster, (endpoint,)):
+        await send(cluster.namesrv_address, "T", "x")
+        async with AdminClient(cluster.namesrv_address) as admin:
+            await admin.groups.create("g", max_retries=2 * DEFAULT_RETRY_MAX)
+        endpoint.rejections[RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG] = ResponseCode.NO_PERMISSION
+        async with make(cluster, "T") as consumer:
+            for _ in range(DEFAULT_RETRY_MAX + 1):
+                (message,) = await receive(consumer, 1)
+                await consumer.release(message)
+            (message,) = await receive(consumer, 1)
+            assert message.delivery_attempt == DEFAULT_RETRY_MAX + 2
+        assert endpoint.counts[RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG] == 1, "it would ask at each message"
+
+
+async def test_an_extension_tells_the_time_of_the_broker(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a change of the broker's clock, a message would count as expired that is not."""
+    await send(cluster.namesrv_address, "T", "x")
+    async with make(cluster, "T") as consumer:
+        (message,) = await receive(consumer, 1, 120 * MINUTE)
+        monkeypatch.setattr("time.time_ns", partial(_an_hour_ago, time.time_ns))
+        await consumer.extend(message, MINUTE)
+        await consumer.extend(message, MINUTE)
+        await consumer.ack(message)
+
+
+def _an_hour_ago(clock_ns: Callable[[], int]) -> int:
+    return clock_ns() - 3_600_000_000_000
 
 
 class StallsExtensions(CancelsAt):
