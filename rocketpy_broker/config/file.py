@@ -8,7 +8,7 @@ server: a misspelt key of access control or TLS, or a key with invisible charact
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
@@ -224,7 +224,7 @@ def _check_other_key(key: str, text: str, place: str, *, known: Iterable[str]) -
         _report_unknown_key(key, place, (*known, _TLS_FILE, _REMOTE))
 
 
-def _report_unknown_key(key: str, place: str, known: Iterable[str]) -> None:
+def _report_unknown_key(key: str, place: str, known: Collection[str]) -> None:
     """Warn about a key, as later versions of RocketMQ have more keys.
 
     Raises ConfigInvalid for a key that may be meant to protect the server.
@@ -237,9 +237,13 @@ def _report_unknown_key(key: str, place: str, known: Iterable[str]) -> None:
     plain = _plain(key)
     meant = get_close_matches(plain, _PLAIN_SECURITY_KEYS, n=1, cutoff=_SIMILARITY_MIN)
     if meant or any(word in plain for word in _SECURITY_WORDS):
-        remedy = f"write {_PLAIN_SECURITY_KEYS[meant[0]]}" if meant else "remove it"
+        name = _PLAIN_SECURITY_KEYS[meant[0]] if meant else ""
+        remedy = f"write {name}" if name else "remove it"
+        if name and name not in known:
+            remedy = f"remove it, because {name} is a setting of brokers"
+        shown = key if key == key.strip() else repr(key)
         raise ConfigInvalid(
-            f"{place}: unknown key {key}: {remedy}; an ignored key would not protect the server"
+            f"{place}: unknown key {shown}: {remedy}; an ignored key would not protect the server"
         )
     hint = did_you_mean(key, known, most=1, similarity=_SIMILARITY_MIN)
     log.warning("%s: unknown key %s is ignored%s", place, key, hint)

@@ -101,6 +101,22 @@ def test_an_unknown_key_that_may_protect_is_rejected(tmp_path: Path, line: str) 
         load(tmp_path, f"{line}\n")
 
 
+@pytest.mark.parametrize("key", ["haSecret", "hasecret", "dLegerSecret"])
+def test_a_security_key_of_brokers_is_none_of_a_name_server(key: str) -> None:
+    """The error would tell the user to write what is written there."""
+    text = (
+        rf"unknown key {key}: remove it, because (haSecret|dLegerSecret) is a setting of brokers; an ignored"
+    )
+    with pytest.raises(ConfigInvalid, match=text):
+        load_namesrv_config(None, {key: "x"})
+
+
+def test_blanks_around_a_security_key_are_shown() -> None:
+    """The unknown key would look like the key to write."""
+    with pytest.raises(ConfigInvalid, match="settings: unknown key 'haSecret ': write haSecret; an ignored"):
+        load_broker_config(None, {"haSecret ": "x"})
+
+
 INIT_USER = 'initAuthenticationUser={"username":"boss","password":"boss-secret"}\n'
 INNER_USER = 'innerClientAuthenticationCredentials={"accessKey":"inner","secretKey":"inner-secret"}\n'
 
