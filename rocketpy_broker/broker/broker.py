@@ -355,6 +355,7 @@ class Broker:
                 offsets=consumers.offsets,
                 modes=consumers.modes,
                 order=consumers.order,
+                remove_check_points=self.delivery.pop.remove_topic,
                 delay_offsets=self.delivery.delay.offsets,
                 timer_checkpoint=self.delivery.timers.checkpoint,
                 timer_metrics=self.delivery.timers.metrics,

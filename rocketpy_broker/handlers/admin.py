@@ -84,6 +84,8 @@ class AdminHandler:
     """Loses the modes of deleted topics and groups."""
     order: PopOrder
     """Loses the pops of deleted topics."""
+    remove_check_points: Callable[[str], Awaitable[None]]
+    """See `PopService.remove_topic`."""
     delay_offsets: Callable[[], dict[int, int]]
     """Returns the next offset of each delay level."""
     info: Callable[[], dict[str, str]]
@@ -230,6 +232,7 @@ class AdminHandler:
                 self.store.drop_deleted({name: end})
                 self.offsets.remove_topic(name)
                 self.order.remove_topic(name)
+                await self.remove_check_points(name)
                 await self.modes.remove_topic(name)
             await asyncio.sleep(0)  # lets other requests run between deletions that are saved together
             await self.topics.note_deletion(name, end, log_begin=self.store.min_physical_offset)

@@ -32,6 +32,7 @@ _COMMIT: Final = "commit of popped offsets"
 _READ_RECORDS: Final = 250
 _REVIVE_MESSAGES: Final = 64
 _RENEW_POINTS: Final = 200
+_REMOVE_POINTS: Final = 5000
 """Maximum numbers in one iteration of the event loop, each taking some milliseconds."""
 _IDLE_S: Final = 60.0
 """How often old check points are looked for while nothing else happens."""
@@ -127,6 +128,21 @@ class PopService:
         if error is not None and self._is_master and self.driver.wait_for_commit is None:
             self.points.load()
             self._calls.wake_at(self.clock())
+
+    async def remove_topic(self, topic: str) -> None:
+        """Forget the check points of a deleted topic; not those of a new one of this name."""
+        store, in_flight = self.store, self.points.in_flight
+        if not any(name == topic for name, *_ in in_flight.counts):
+            return
+        for number, point in enumerate(list(in_flight.points.values()), 1):
+            queue = point.key.topic, point.key.queue_id
+            if point.key.topic == topic and (
+                queue not in store.queues.queues or point.end_offset <= store.min_offset_in_queue(*queue)
+            ):
+                in_flight.remove(point)
+            if number % _REMOVE_POINTS == 0:
+                await asyncio.sleep(0)
+        self.changed()
 
     def _now(self) -> int:
         return self.clock()

@@ -10,6 +10,7 @@ import pytest
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
     INIT_AT_MIN,
+    DeleteTopicRequestHeader,
     NotificationRequestHeader,
     NotificationResponseHeader,
     PeekMessageRequestHeader,
@@ -25,7 +26,7 @@ from tests.integration.broker.pop_workers import WAIT_MS, Workers, bodies, send
 from tests.integration.broker.test_deferred import send_header
 from tests.integration.broker.test_pop import ack, change, pop, pop_response, popped
 from tests.integration.broker.test_pop_order import reset
-from tests.integration.raw_client import RawClient
+from tests.integration.raw_client import RawClient, new_topic
 from tests.waiting import until
 
 
@@ -98,6 +99,27 @@ async def test_a_message_that_is_visible_again_wakes_a_worker(workers: Workers) 
     (again,) = popped(await waiting, "T")
     assert (again.body, again.record.reconsume_times) == ("job", 1)
     assert (await ack(client, again)).code == ResponseCode.SUCCESS
+
+
+async def test_messages_of_a_deleted_topic_are_not_in_flight(workers: Workers) -> None:
+    """They would count as in flight, up to three days long, also those of a new topic of this name."""
+    client = await workers.connect()
+    for number in range(4):
+        await send(client, f"{number}", queue_id=number)
+    await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, new_topic("Other", 1))
+    assert len(await pop(client)) == 4
+    points = workers.broker.delivery.pop.points.in_flight
+    assert points.counts.total() == 4
+    header = DeleteTopicRequestHeader(topic="T")
+    assert (await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, header)).code == ResponseCode.SUCCESS
+    assert not points.points
+    assert not points.counts
+    await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, new_topic("T", 4))
+    await send(client, "new")
+    (message,) = await pop(client)
+    await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic="Other"))
+    assert points.counts.total() == 1
+    assert (await ack(client, message)).code == ResponseCode.SUCCESS
 
 
 async def test_pops_of_one_millisecond_have_receipts_of_their_own(workers: Workers) -> None:

@@ -168,6 +168,7 @@ class BrokerParts:
                 offsets=self.offsets,
                 modes=RequestModeTable(config.store.root / "modes.json", tasks),
                 order=PopOrder(config.store.root / "order.json", self.offsets),
+                remove_check_points=self._remove_check_points,
                 delay_offsets=lambda: {1: 7},
                 info=lambda: {"key": "value"},
                 wait_registered=self._wait_registered,
@@ -204,6 +205,9 @@ class BrokerParts:
 
     def _dispatch(self) -> None:
         self.store.dispatch()
+
+    async def _remove_check_points(self, _: str) -> None:
+        """There are none."""
 
     async def _drop_queues(self, is_unwanted: Callable[[ConsumeQueue], bool]) -> int:
         self.drops += 1

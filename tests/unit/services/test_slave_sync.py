@@ -81,6 +81,7 @@ class Tables:
             offsets=self.offsets,
             modes=self.modes,
             order=PopOrder(self.config.store.root / "order.json", self.offsets),
+            remove_check_points=self._remove_check_points,
             delay_offsets=lambda: {1: 7},
             info=dict,
             wait_registered=self.groups.save,
@@ -117,6 +118,9 @@ class Tables:
             drop_queues=self._drop_queues,
             may_sync=may_sync,
         )
+
+    async def _remove_check_points(self, _: str) -> None:
+        """There are none."""
 
     async def _drop_queues(self, is_unwanted: Callable[[ConsumeQueue], bool]) -> int:
         return drop_queues(self.store, is_unwanted)
