@@ -53,6 +53,8 @@ class Sample:
     """CPU time of the client for each send."""
     deliveries: float
     delivery_cpu_us: float
+    first_ms: int
+    """Between the due time and the first delivery; negative if that was early."""
     late_ms: int
     """Between the due time and the last delivery."""
 
@@ -73,15 +75,14 @@ async def send(producers: Sequence[Producer], topic: str, count: int, due: datet
     return time.perf_counter() - begin
 
 
-async def last_store_ms(namesrv: str, topic: str) -> int:
-    """Return when the last message of a topic was stored."""
-    last = 0
+async def store_times(namesrv: str, topic: str, after_ms: int) -> tuple[int, int]:
+    """Return when the first message of a topic after a time was stored, and the last one."""
+    times = []
     async with PullConsumer("bench_timed", namesrv=namesrv) as consumer:
         for queue in await consumer.fetch_queues(topic):
-            end = await consumer.max_offset(queue)
-            if end:
-                last = max(last, (await consumer.pull(queue, end - 1)).messages[-1].store_timestamp)
-    return last
+            ends = await consumer.search_offset(queue, after_ms), await consumer.max_offset(queue) - 1
+            times += [(await consumer.pull(queue, offset)).messages[0].store_timestamp for offset in ends]
+    return min(times), max(times)
 
 
 async def measure(server: Server, topic: str, count: int, lead_s: float) -> Sample:
@@ -110,13 +111,15 @@ async def measure(server: Server, topic: str, count: int, lead_s: float) -> Samp
         0.2,
     )
     delivered = usage(pid).cpu_s
-    late_ms = max(await last_store_ms(namesrv, topic) - due_s * 1000, 1)
+    first_ms, last_ms = await store_times(namesrv, topic, due_s * 1000 - 1000)
+    late_ms = max(last_ms - due_s * 1000, 1)
     return Sample(
         count / seconds,
         (waited - before) / count * 1e6,
         client_cpu_s / count * 1e6,
         count / late_ms * 1000,
         (delivered - waited) / count * 1e6,
+        first_ms - due_s * 1000,
         late_ms,
     )
 
@@ -133,7 +136,8 @@ def report(samples: Mapping[str, list[Sample]]) -> str:
             "deliveries/s",
             "ratio",
             "CPU us",
-            "last one late by ms",
+            "late by ms: first",
+            "last",
         )
     ]
 
@@ -145,7 +149,7 @@ def report(samples: Mapping[str, list[Sample]]) -> str:
         for rate, *costs in (("sends", "send_cpu_us", "client_cpu_us"), ("deliveries", "delivery_cpu_us")):
             cells += [f"{median(name, rate):,.0f}", f"{median(name, rate) / median(JAVA, rate):.2f}"]
             cells += [f"{median(name, cost):.1f}" for cost in costs]
-        rows.append((*cells, f"{median(name, 'late_ms'):.0f}"))
+        rows.append((*cells, f"{median(name, 'first_ms'):.0f}", f"{median(name, 'late_ms'):.0f}"))
     return align(rows)
 
 
