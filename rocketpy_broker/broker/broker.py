@@ -51,6 +51,7 @@ from rocketpy_broker.services.metadata.lost_state import restore_tables
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.store import FlushDiskType, MessageStore, RecoveryReport
 from rocketpy_broker.store.files.disk import Disk, spare_descriptors
+from rocketpy_broker.store.queue.dispatch import Arrivals
 from rocketpy_broker.store.upkeep.driver import StoreDriver, StoreHealth
 
 log = logging.getLogger("rocketpy.broker")
@@ -381,10 +382,10 @@ class Broker:
         self._endpoint.serve(handlers, send=send, closed=(*consumers.closed, self.delivery.channel_closed))
         self._is_serving = True
 
-    def _arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
+    def _arrived(self, arrivals: Arrivals) -> None:
         """See `ArrivalListener`."""
-        self.consumers.arrived(topic, queue_id, next_offset)
-        self.delivery.arrived(topic, queue_id)
+        self.consumers.arrived(arrivals)
+        self.delivery.arrived(arrivals)
 
     def _is_flush_pending(self) -> bool:
         """Whether sends wait for a flush."""

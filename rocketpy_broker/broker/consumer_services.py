@@ -40,6 +40,7 @@ from rocketpy_broker.services.slices import Slices
 from rocketpy_broker.services.stats import SAMPLE_MS, BrokerStats, PutCounts
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.disk import system_clock
+from rocketpy_broker.store.queue.dispatch import Arrivals
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 log = logging.getLogger("rocketpy.broker.consumers")
@@ -205,9 +206,9 @@ class ConsumerServices:
         ]
         self._sample()
 
-    def arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
-        """Respond to held pulls of a queue with new messages: an ArrivalListener of the store."""
-        self._pull_handler.arrived(topic, queue_id, next_offset)
+    def arrived(self, arrivals: Arrivals) -> None:
+        """Respond to held pulls of queues with new messages: an ArrivalListener of the store."""
+        self._pull_handler.arrived(arrivals)
 
     async def save(self) -> None:
         """Save changed offsets and groups. Failures are logged."""

@@ -37,6 +37,7 @@ from rocketpy_broker.services.timers.scheduler import TimerService
 from rocketpy_broker.services.transactions.transaction_check import TransactionChecker
 from rocketpy_broker.services.transactions.transactions import TransactionService
 from rocketpy_broker.store.busy import Reason
+from rocketpy_broker.store.queue.dispatch import Arrivals
 
 _SWEEP_S = 0.1
 
@@ -248,13 +249,14 @@ class DeliveryServices:
         if self._transactions is not None:
             self._transactions.load()
 
-    def arrived(self, topic: str, queue_id: int) -> None:
-        """Note that a queue has new messages."""
+    def arrived(self, arrivals: Arrivals) -> None:
+        """Note that queues have new messages."""
         if self._polling is not None:
-            self._polling.arrived(topic, queue_id)
-        if topic == TIMER_TOPIC:
+            self._polling.arrived(arrivals)
+        topics = {topic for topic, _ in arrivals}
+        if TIMER_TOPIC in topics:
             self.timers.arrived()
-        elif topic == self.pop.revive_topic:
+        if self.pop.revive_topic in topics:
             self.pop.arrived()
 
     async def close(self) -> None:

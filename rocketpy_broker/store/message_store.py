@@ -314,7 +314,7 @@ class MessageStore:
         self.commit_log.set_store_host(host)
 
     def set_arrival_listener(self, listener: ArrivalListener | None) -> None:
-        """Set the callback for queues with new messages; `dispatch` calls it."""
+        """Set what `dispatch` calls when queues have new messages."""
         self.dispatcher.arrivals = listener
 
     @property

@@ -39,6 +39,7 @@ from rocketpy_broker.handlers.pop.pop import Pop, PopHandler, Taken
 from rocketpy_broker.handlers.pull.long_polling import HeldRequest, HoldTable
 from rocketpy_broker.handlers.pull.pull import SUSPEND_MS_MAX, StillAllowed
 from rocketpy_broker.services.slices import Slices
+from rocketpy_broker.store.queue.dispatch import Arrivals
 
 log = logging.getLogger("rocketpy.broker.pop")
 
@@ -197,11 +198,12 @@ class PollingHandler:
 
     # -- waking -------------------------------------------------------------------------------
 
-    def arrived(self, topic: str, queue_id: int) -> None:
-        """Serve the requests that wait for messages of a queue: part of the store's ArrivalListener."""
-        for queue in self._queues.get(topic, ()):
-            if queue.topic != topic or queue.queue_id in (ANY_QUEUE, queue_id):
-                self._wake(queue)
+    def arrived(self, arrivals: Arrivals) -> None:
+        """Serve the requests that wait for messages of these queues; part of an ArrivalListener."""
+        for topic, queue_id in arrivals if self._queues else ():
+            for queue in self._queues.get(topic, ()):
+                if queue.topic != topic or queue.queue_id in (ANY_QUEUE, queue_id):
+                    self._wake(queue)
 
     def changed(self, topic: str, group: str, queue_id: int) -> None:
         """Serve a group's requests, after its offset has changed or a queue in order was acknowledged."""

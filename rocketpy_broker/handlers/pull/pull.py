@@ -44,6 +44,7 @@ from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.slices import Slices
 from rocketpy_broker.services.stats import BrokerStats
 from rocketpy_broker.store import GetMessageResult, GetMessageStatus, MessageInner, MessageStore
+from rocketpy_broker.store.queue.dispatch import Arrivals
 
 log = logging.getLogger("rocketpy.broker.pull")
 
@@ -224,15 +225,16 @@ class PullHandler:
         channel.exclude_from_unanswered()
         return True
 
-    def arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
-        """Respond to held pulls of a queue that has new messages; an ArrivalListener of the store."""
-        queue = topic, queue_id
-        if queue not in self.holds.queues:
-            return
-        is_running = queue in self._arrivals
-        self._arrivals[queue] = next_offset
-        if not is_running:
-            self.slices.start(self._wake_queue(queue))
+    def arrived(self, arrivals: Arrivals) -> None:
+        """Respond to held pulls of queues that have new messages; an ArrivalListener of the store."""
+        held = self.holds.queues
+        for queue, next_offset in arrivals.items() if held else ():
+            if queue not in held:
+                continue
+            is_running = queue in self._arrivals
+            self._arrivals[queue] = next_offset
+            if not is_running:
+                self.slices.start(self._wake_queue(queue))
 
     def _wake_queue(self, queue: tuple[str, int]) -> Iterator[None]:
         """Respond to the held pulls of a queue. Messages that arrive meanwhile are read in another pass."""

@@ -7,7 +7,7 @@ within limits. Consume queues and index are behind the log by these waiting reco
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from rocketpy.errors import RecordCorrupt, StoreDamaged
@@ -16,14 +16,16 @@ from rocketpy.protocol.message.record import RecordView, peek
 from rocketpy_broker.store.index.index_service import IndexService, rows_from
 from rocketpy_broker.store.log.messages import LogPiece
 from rocketpy_broker.store.queue.clock_steps import ClockSteps
-from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 from rocketpy_broker.store.queue.log_fields import LogFields, fields_of, read_log_fields
 from rocketpy_broker.store.queue.queue_table import ConsumeQueueTable
 
 logger = logging.getLogger("rocketpy_broker.store.dispatch")
 
-ArrivalListener = Callable[[str, int, int], None]
-"""Called with (topic, queue id, next queue offset) when a queue has new readable messages."""
+Arrivals = Mapping[tuple[str, int], int]
+"""(topic, queue id) -> next queue offset, of the queues that have new readable messages."""
+
+ArrivalListener = Callable[[Arrivals], None]
+"""Called once for each run of the dispatcher that has added messages to queues."""
 
 _HELD_BYTES_MAX: Final = 4 << 20
 """Waiting records above this size are read from the log again. Their dispatch may have to wait long."""
@@ -58,7 +60,7 @@ class Dispatcher:
         self.waiting = 0
         """Number of records that are written to the log and not dispatched."""
         self.arrivals: ArrivalListener | None = None
-        """See `ArrivalListener`; called after each run."""
+        """See `ArrivalListener`."""
         self.limit: Callable[[], int] | None = None
         """Returns a physical offset. Records that end after it wait: consumers must not see them."""
         self.offset = 0
@@ -100,7 +102,7 @@ class Dispatcher:
             pieces = self._up_to(until)
         if not pieces:
             return 0
-        touched: dict[ConsumeQueue, None] = {}
+        touched: dict[tuple[str, int], int] = {}
         self.is_stuck = True
         try:
             self.put(self._parts_of(pieces), touched)
@@ -115,9 +117,8 @@ class Dispatcher:
             self.offset = pieces[-1].end
             self.last_store_timestamp = pieces[-1].stored_ms
         finally:
-            if self.arrivals is not None:
-                for queue in touched:
-                    self.arrivals(queue.topic, queue.queue_id, queue.next_offset)
+            if self.arrivals is not None and touched:
+                self.arrivals(touched)
         return records
 
     def _up_to(self, until: int) -> list[LogPiece]:
@@ -155,12 +156,12 @@ class Dispatcher:
         if expired:
             logger.error("the records from %d to %d expired undispatched", expired[0].begin, expired[-1].end)
 
-    def put(self, parts: Iterable[bytes], touched: dict[ConsumeQueue, None] | None = None) -> None:
+    def put(self, parts: Iterable[bytes], touched: dict[tuple[str, int], int] | None = None) -> None:
         """Add records to their consume queues, and to the index.
 
-        parts: whole records. touched: receives the queues that grew, in order. Raises StoreError when the
-        index fails, after all records were added to their queues; StoreDamaged if a part does not consist of
-        records.
+        parts: whole records. touched: receives the queues that grew, see `Arrivals`. Raises StoreError when
+        the index fails, after all records were added to their queues; StoreDamaged if a part does not consist
+        of records.
         """
         rows = []
         for data in parts:
@@ -177,16 +178,18 @@ class Dispatcher:
         if self._index is not None:
             self._index.put(rows[0] if len(rows) == 1 else b"".join(rows))
 
-    def put_units(self, fields: LogFields, touched: dict[ConsumeQueue, None] | None = None) -> int:
+    def put_units(self, fields: LogFields, touched: dict[tuple[str, int], int] | None = None) -> int:
         """Add the units of records to their consume queues; return the number of new ones. See `put`."""
         added = 0
+        find = self._queues.queues.get  # with thousands of queues, each record is of another one
         self.clock.follow(fields)
         for topic, queue_id, queue_offset, begin, end, size, units in fields.queues:
-            queue = self._queues.get_or_add(topic.decode(), queue_id)
+            key = topic.decode(), queue_id
+            queue = find(key) or self._queues.get_or_add(*key)
             count = queue.put_many(queue_offset, begin, end, size, units)
             added += count
             if count and touched is not None:
-                touched[queue] = None
+                touched[key] = queue.next_offset
         return added
 
     def index(self, fields: LogFields, begin: int) -> None:

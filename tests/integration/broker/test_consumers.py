@@ -638,7 +638,7 @@ async def test_held_pulls_do_not_use_a_store_that_is_closed(
             await closing()
 
         monkeypatch.setattr(broker._driver, "close", close)
-        broker.consumers.arrived("T", 0, 2)
+        broker.consumers.arrived({("T", 0): 2})
         await broker.close()
         for _ in range(20):
             await asyncio.sleep(0)

@@ -19,6 +19,7 @@ from rocketpy_broker.store import (
     ReadConfig,
 )
 from rocketpy_broker.store.files.disk import OsDisk
+from rocketpy_broker.store.queue.dispatch import Arrivals
 from rocketpy_broker.store.queue.log_fields import index_fields
 from tests.unit.store.helpers import bodies, kill, message, put, small_config
 
@@ -444,10 +445,10 @@ def test_queries_of_a_store_without_index_find_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def test_the_listener_is_called_once_for_each_queue_of_a_run(store: MessageStore) -> None:
+def test_the_listener_is_called_once_for_each_run(store: MessageStore) -> None:
     """Long-polling consumers would wait for their timeout, or be woken for every message."""
-    arrivals: list[tuple[str, int, int]] = []
-    store.set_arrival_listener(lambda *arrival: arrivals.append(arrival))
+    arrivals: list[Arrivals] = []
+    store.set_arrival_listener(arrivals.append)
     for number in range(6):
         store.append(message(number, queue_id=number % 2))
     store.append(MessageInner("T", 5, b"half", sys_flag=4))
@@ -456,14 +457,20 @@ def test_the_listener_is_called_once_for_each_queue_of_a_run(store: MessageStore
     assert store.dispatch_behind_bytes == store.max_physical_offset
     assert store.dispatch() == 7
     assert store.dispatch_behind_bytes == 0
-    assert sorted(arrivals) == [("T", 0, 3), ("T", 1, 3)]
+    assert arrivals == [{("T", 0): 3, ("T", 1): 3}]
+    store.append(MessageInner("T", 5, b"half", sys_flag=4))
+    store.write_out()
+    assert store.dispatch() == 1
+    assert len(arrivals) == 1  # no queue has new messages
     store.close()
 
 
 def test_a_listener_that_reads_has_nothing_dispatched_twice(store: MessageStore) -> None:
     """A message that a held pull waits for would be in the key index twice, and be found twice."""
     ends: list[int] = []
-    store.set_arrival_listener(lambda topic, at, _: ends.append(store.max_offset_in_queue(topic, at)))
+    store.set_arrival_listener(
+        lambda arrivals: ends.extend(store.max_offset_in_queue(*queue) for queue in arrivals)
+    )
     receipts = [store.append(message(number)) for number in range(3)]
     store.write_out()
     assert store.dispatch() == 3

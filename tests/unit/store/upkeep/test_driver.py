@@ -23,6 +23,7 @@ from rocketpy_broker.store.files.checkpoint import CHECKPOINT_BYTES, Checkpoint
 from rocketpy_broker.store.files.disk import OsDisk
 from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
+from rocketpy_broker.store.queue.dispatch import Arrivals
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 from tests.background import Bug, assert_logged, kill
 from tests.turns import Turns
@@ -240,11 +241,11 @@ async def test_sync_flush_shows_only_flushed_messages(tmp_path: Path) -> None:
     store.put_message(message(1))
     store.dispatch()
     assert store.max_offset_in_queue("T", 0) == 0
-    arrivals: list[tuple[str, int, int]] = []
-    store.set_arrival_listener(lambda *arrival: arrivals.append(arrival))
+    arrivals: list[Arrivals] = []
+    store.set_arrival_listener(arrivals.append)
     await driver.flush()
     await until(lambda: bool(arrivals))
-    assert arrivals == [("T", 0, 1)]
+    assert arrivals == [{("T", 0): 1}]
     assert store.max_offset_in_queue("T", 0) == 1
     await driver.close()
 

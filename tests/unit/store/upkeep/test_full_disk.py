@@ -130,7 +130,7 @@ def test_an_index_that_cannot_grow_does_not_stop_the_queues(tmp_path: Path) -> N
     disk = FullDisk()
     store = opened(tmp_path, disk, index=IndexConfig(slots=100, entries=400))  # three entries a message
     arrived: list[int] = []
-    store.set_arrival_listener(lambda *place: arrived.append(place[2]))
+    store.set_arrival_listener(lambda arrivals: arrived.extend(arrivals.values()))
     disk.is_full = True
     for number in range(30, 300):
         store.append(message(number))
