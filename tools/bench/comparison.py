@@ -114,7 +114,8 @@ def compare(
     peer = prepare(options.version)
     if peer is None:
         return EXIT_NOT_RUN
-    about = {**machine.describe(), "rocketmq": options.version, "options": vars(options), "queues": QUEUES}
+    queues = vars(options).get("queues", QUEUES)
+    about = {**machine.describe(), "rocketmq": options.version, "options": vars(options), "queues": queues}
     results = Results(baseline)
     with tempfile.TemporaryDirectory(prefix="rocketpy-bench-", dir=options.directory) as directory:
         measure(peer, Path(directory), options, results)
@@ -140,5 +141,6 @@ def heading(about: dict[str, Any], what: str = "") -> str:
         f"{about['cpu']}, {about['cores']} cores, {about['memory_bytes'] >> 30} GiB; {about['system']}; "
         f"Python {about['python']}, uvloop {about['uvloop']}; {about['java']}; RocketMQ {about['rocketmq']}; "
         f"commit {about['commit']}; load average {about['load_average']:.1f} at the start\n"
-        f"{what}topic {TOPIC} made with {QUEUES} queues on each broker; ASYNC_FLUSH on each; no pinning"
+        f"{what}topic {TOPIC} made with {about['queues']} queues on each broker; ASYNC_FLUSH on each; "
+        "no pinning"
     )

@@ -1,8 +1,10 @@
 """The benchmark's client process: rocketpy.Producer sends for a fixed time on request (loads.LoadProcess).
 
-Input line: {"namesrv", "topic", "concurrency", "seconds", "bytes", "batch"?, "gathers"?, "credentials"?};
-output line: {"sent", "failed", "seconds", "p50_us", "p99_us", "max_us"}. `sent` counts messages; `failed` and
-the latencies are those of requests. `credentials`: arguments of `Credentials`. `namesrv` may be tls://.
+Input line: {"namesrv", "topic", "concurrency", "seconds", "bytes", "topics"?, "batch"?, "gathers"?,
+"credentials"?}; output line: {"sent", "failed", "seconds", "p50_us", "p99_us", "max_us"}. `sent` counts
+messages; `failed` and the latencies are those of requests. `topics`: number of topics that single sends use
+in turn; their names are `topic` and a number from 0 on. `credentials`: arguments of `Credentials`. `namesrv`
+may be tls://.
 """
 
 from __future__ import annotations
@@ -10,19 +12,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import itertools
 import json
 import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from rocketpy import ClientConfig, Message, Producer, ProducerConfig, SendStatus
 from rocketpy.config import Credentials
 from rocketpy.errors import RocketError
 
 R = TypeVar("R")
+
+_ROUTE_REFRESH_MS: Final = 3_600_000
+"""Not during a run: the routes of thousands of topics would take time from the sends."""
 
 
 @dataclass
@@ -65,6 +71,7 @@ async def start_producer(namesrv: str, gathers: bool, credentials: str) -> Produ
     """
     given = json.loads(credentials)
     client = ClientConfig(
+        route_refresh_ms=_ROUTE_REFRESH_MS,
         credentials=None if given is None else Credentials(**given),
         ssl=any_certificate() if namesrv.startswith("tls://") else None,
     )
@@ -85,6 +92,7 @@ async def measure_load(producer: Producer, what: dict[str, Any]) -> dict[str, An
     tally, start = Tally(), time.perf_counter()
     until_ns = int((start + what["seconds"]) * 1e9)
     topic, body, count = what["topic"], b"b" * what["bytes"], what.get("batch")
+    topics = itertools.cycle([f"{topic}{number}" for number in range(what.get("topics", 0))] or [topic])
     async with asyncio.TaskGroup() as group:
         for _ in range(what["concurrency"]):
             if count:
@@ -96,7 +104,7 @@ async def measure_load(producer: Producer, what: dict[str, Any]) -> dict[str, An
                 )
             else:
                 sending = keep_sending(
-                    lambda: producer.send(Message(topic, body)),
+                    lambda: producer.send(Message(next(topics), body)),
                     lambda result: result.status is SendStatus.SEND_OK,
                     tally,
                     until_ns,
