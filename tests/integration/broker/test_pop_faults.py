@@ -438,6 +438,7 @@ async def test_responses_wait_as_those_to_sends(
             assert (await send(client, name.encode(), text, queue_id=0)).code == 0
         driver, gate = master.replication._driver, asyncio.Event()
         flush = driver.flush
+        await flush()  # with SYNC_FLUSH, only flushed messages can be popped
 
         async def flush_later() -> int:
             await gate.wait()
