@@ -120,7 +120,7 @@ class TimedWorld:
         self.now = max(self.now, until_ms)
 
     def check(self) -> str:
-        """X"""
+        """Return the figures. Raises AssertionError for a broken promise; see `simulate`."""
         seen, late = bytearray(len(self.dues)), 0
         for queue_id in range(4):
             offset, end = 0, self._store.max_offset_in_queue("Real", queue_id)
