@@ -206,15 +206,15 @@ class PopHandler:
     def queues(self, header: PopNames) -> Iterator[tuple[str, TopicKind, int]]:
         """Yield the queues to look into, from a random one on. Some pops look for retries first."""
         draw = random.randrange(100)
-        retries = self._queues_of(header, self._retry_kind(header), draw)
-        if draw < self.config.pop.retry_share:
-            yield from retries
+        retries_first = draw < self.config.pop.retry_share
+        if retries_first:
+            yield from self._queues_of(header, self._retry_kind(header), draw)
         if header.queue_id >= 0:
             yield header.topic, TopicKind.NORMAL, header.queue_id
         else:
             yield from self._queues_of(header, TopicKind.NORMAL, draw)
-        if draw >= self.config.pop.retry_share:
-            yield from retries
+        if not retries_first:
+            yield from self._queues_of(header, self._retry_kind(header), draw)
 
     def _retry_kind(self, header: PopNames) -> TopicKind:
         """Return which retry topic to look into: of two, any, as a response has messages of only one."""

@@ -112,6 +112,11 @@ class CheckPoint:
                 bits |= 1 << number
         return bits
 
+    @property
+    def left_count(self) -> int:
+        """Number of messages that are not done."""
+        return len(self.diffs) - self.done.bit_count()
+
     def left(self) -> list[int]:
         """Return the queue offsets of the messages that are not done."""
         start = self.key.start_offset
@@ -124,14 +129,11 @@ class CheckPoint:
         again, have another `ro`, which RocketMQ ignores.
         """
         topic, group, queue_id, start, pop_ms = self.key
-        tries = "" if self.tries is None else f'"rp":"{self.tries}",'
-        bits = self.done - _INT32 if self.done >> 31 else self.done
-        return (
-            f'{{"bm":{bits},"bn":{_json(self.broker_name)},"c":{_json(group)},"d":{_json(list(self.diffs))},'
-            f'"it":{self.invisible_ms},"n":{len(self.diffs)},"pt":{pop_ms},"q":{queue_id},'
-            f'"reviveTime":{self.revive_ms},"ro":{0 if is_pop else 1},{tries}"so":{start},'
-            f'"t":{_json(topic)}}}'
-        ).encode()
+        return _json(
+            bm=self.done - _INT32 if self.done >> 31 else self.done, bn=self.broker_name, c=group,
+            d=list(self.diffs), it=self.invisible_ms, n=len(self.diffs), pt=pop_ms, q=queue_id,
+            reviveTime=self.revive_ms, ro=0 if is_pop else 1, rp=self.tries, so=start, t=topic,
+        )  # fmt: skip
 
     @staticmethod
     def is_of_pop(body: bytes) -> bool:
@@ -168,12 +170,11 @@ class Acknowledgement(NamedTuple):
         """Return tag and body of its record, as RocketMQ writes them."""
         topic, group, queue_id, start, pop_ms = self.key
         is_single = len(self.offsets) == 1
-        several = "" if is_single else f'"aol":{_json(list(self.offsets))},'
-        body = (
-            f'{{"ao":{self.offsets[0] if is_single else -1},{several}"bn":{_json(self.broker_name)},'
-            f'"c":{_json(group)},"pt":{pop_ms},"q":{queue_id},"so":{start},"t":{_json(topic)}}}'
-        )
-        return ACK_TAG if is_single else BATCH_ACK_TAG, body.encode()
+        body = _json(
+            ao=self.offsets[0] if is_single else -1, aol=None if is_single else list(self.offsets),
+            bn=self.broker_name, c=group, pt=pop_ms, q=queue_id, so=start, t=topic,
+        )  # fmt: skip
+        return ACK_TAG if is_single else BATCH_ACK_TAG, body
 
     @classmethod
     def decode(cls, tag: bytes, body: bytes) -> Acknowledgement:
@@ -226,8 +227,9 @@ class _Fields(NamedTuple):
         return value
 
 
-def _json(value: str | list[int]) -> str:
-    return msgspec.json.encode(value).decode()
+def _json(**fields: str | int | list[int] | None) -> bytes:
+    """Return the fields that are not None as JSON, in this order."""
+    return msgspec.json.encode({name: value for name, value in fields.items() if value is not None})
 
 
 def _wrong(name: str, value: object) -> RemoteProtocolError:

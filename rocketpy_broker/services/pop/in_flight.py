@@ -40,7 +40,7 @@ class InFlight:
     def add(self, point: CheckPoint, offset: int, now_ms: int) -> None:
         """Add a check point that has its record at an offset of its revive queue."""
         self.points[point.key] = point
-        self.counts[point.key[:3]] += len(point.left())
+        self.counts[point.key[:3]] += point.left_count
         self.move(point, offset, now_ms)
         self._schedule(point)
 
@@ -71,7 +71,7 @@ class InFlight:
         if self.points.get(point.key) is not point:
             return
         del self.points[point.key]
-        left = len(point.left())
+        left = point.left_count
         if left:
             queue = point.key[:3]
             self.counts[queue] -= left

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -149,6 +150,22 @@ async def test_a_worker_needs_no_right_but_to_read(place: Place) -> None:
         assert (again.body, again.delivery_attempt) == (released.body, 2)
         await consumer.ack_many([kept, again])
         assert consumer.health().problems == ()
+
+
+async def test_a_worker_gives_up_a_message_with_the_right_to_read_only(place: Place) -> None:
+    """A message that no worker can handle would come again for ever."""
+    await send(place, "T", b"a")
+    config = dataclasses.replace(FIRST, max_reconsume_times=0)
+    async with SimpleConsumer("g", config=config, client=place.client("worker-1")) as consumer:
+        consumer.subscribe("T")
+        (message,) = await receive(consumer, 1)
+        await consumer.release(message)
+
+        async def given_up() -> bool | None:
+            assert await consumer.receive(1, MINUTE, timedelta(0)) == []
+            return bool(await place.admin.dead_letters.count("g")) or None
+
+        assert await eventually(given_up)
 
 
 def push_consumer(
