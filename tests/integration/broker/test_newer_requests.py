@@ -125,7 +125,7 @@ async def test_other_requests_are_rejected_immediately(
 ) -> None:
     """A client or tool of RocketMQ 5.5 would wait for the timeout of each request that is not supported."""
     codes = sorted({*newer_request_codes().values()} - {*served})
-    requests = [Command.request(code) for code in codes]
+    requests = [Command(code, opaque=number) for number, code in enumerate(codes)]
     address = cluster.brokers[0].address if server == "broker" else cluster.namesrv_address
     async with await RawClient.open(address) as client:
         client.writer.write(b"".join(map(encode_command, requests)))
