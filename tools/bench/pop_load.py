@@ -38,7 +38,7 @@ from tools.bench.sdk_load import Tally
 
 SINGLE, BATCH = "ack each", "batch ack"
 """One ACK_MESSAGE for each message, sent together; or one BATCH_ACK_MESSAGE for a pop."""
-_INVISIBLE_MS: Final = 60_000
+INVISIBLE_S: Final = 5
 _POLL_MS: Final = 1000
 
 
@@ -58,7 +58,7 @@ class Consumer(asyncio.Protocol):
             topic=self.topic,
             queue_id=ANY_QUEUE,
             max_msg_nums=what["count"],
-            invisible_time=_INVISIBLE_MS,
+            invisible_time=INVISIBLE_S * 1000,
             poll_time=_POLL_MS,
             born_time=0,
             init_mode=INIT_AT_MIN,
