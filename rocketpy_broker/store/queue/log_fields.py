@@ -220,7 +220,7 @@ def tags_code_of(view: RecordView, delays_ms: Sequence[int]) -> int:
     return _tags_code(view.topic.encode(), tags, view.properties, view.store_timestamp, delays_ms)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=32_768)  # more than maxTopics: with thousands of topics, each record is of another one
 def _topic_hash(topic: bytes) -> int:
     return utf8_hash(topic + b"#")
 
