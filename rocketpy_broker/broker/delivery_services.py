@@ -19,6 +19,7 @@ from rocketpy_broker.handlers.pop.ack import AckHandler
 from rocketpy_broker.handlers.pop.peek import PeekHandler
 from rocketpy_broker.handlers.pop.polling import PollingHandler
 from rocketpy_broker.handlers.pop.pop import PopHandler
+from rocketpy_broker.handlers.pop.run import PopRun
 from rocketpy_broker.handlers.pull.long_polling import HoldTable
 from rocketpy_broker.handlers.send.recall import RecallHandler
 from rocketpy_broker.handlers.send.reply import ReplyHandler
@@ -163,6 +164,7 @@ class DeliveryServices:
         )
         delay.on_delivered = self.timers.on_delivered = self.pop.on_revived = written
         self.pop.points.host = host
+        pop_run = PopRun(store, self.pop, send)
         pops = PopHandler(
             store,
             self._topics,
@@ -170,7 +172,7 @@ class DeliveryServices:
             self._consumers.offsets,
             self.pop,
             self._consumers.order,
-            send,
+            pop_run,
             config,
             stats=self._consumers.stats,
             now_ms=lambda: asyncio.get_running_loop().time() * 1000,
@@ -190,7 +192,7 @@ class DeliveryServices:
             self._topics,
             self.pop,
             self._consumers.order,
-            send,
+            pop_run,
             config,
             on_freed=polling.changed,
         )

@@ -41,7 +41,7 @@ A plain tuple, since every command of every connection passes through here. Ext 
 still JSON text; None when there are none."""
 WrittenHeader: TypeAlias = tuple[int, int, int, str, int, str | None, dict[str, str] | None]
 """The same parts of a header to encode."""
-TemplateHeader: TypeAlias = tuple[int | Raw, Raw, int | Raw, str, int, str | None, Raw]
+TemplateHeader: TypeAlias = tuple[int | Raw, Raw, int | Raw, str, int, str | None, Raw | None]
 """The same parts of a JSON header with placeholders; see `rocketpy.protocol.remoting.template`."""
 
 _HTTP = frozenset((b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"CONN"))

@@ -43,13 +43,14 @@ def fields_template(fields: Mapping[str, str | Raw]) -> bytes:
 class HeaderTemplate:
     """Makes frames of one kind of command.
 
-    code, flag: of the command; `NUMBER` if they differ. fields: from `fields_template`.
+    code, flag: of the command; `NUMBER` if they differ. fields: from `fields_template`; None without ext
+    fields.
     """
 
     __slots__ = ("_text",)
 
-    def __init__(self, code: int | Raw, fields: bytes, flag: int | Raw = 0) -> None:
-        ext = Raw(b"{%b}" % fields)
+    def __init__(self, code: int | Raw, fields: bytes | None, flag: int | Raw = 0) -> None:
+        ext = None if fields is None else Raw(b"{%b}" % fields)
         self._text = header_json.encode((code, NUMBER, flag, LANGUAGE, VERSION, None, ext))
 
     def frame(self, values: tuple[int | bytes, ...], body: bytes = b"") -> bytes:

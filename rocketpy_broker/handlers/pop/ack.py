@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from rocketpy.errors import MessageInvalid
 from rocketpy.protocol.bodies import BatchAck, BatchAckMessageRequestBody
@@ -26,26 +26,18 @@ from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import Rejected, handles, topic_not_found
 from rocketpy_broker.handlers.pop.pop import check_ready
-from rocketpy_broker.handlers.send.send import SendHandler, respond_when_stored
+from rocketpy_broker.handlers.pop.run import Place, PopRun, gone_error
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.services.pop.formats import INVISIBLE_MS_MAX, MESSAGES_MAX, CheckPoint, PointKey
 from rocketpy_broker.services.pop.order import PopOrder
 from rocketpy_broker.services.pop.scheduler import PopService
-from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
+from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.disk import Clock, system_clock
 
 _ACKS_MAX: Final = 1024
 """Most entries of a BATCH_ACK_MESSAGE: each appends a record."""
 _NAMED_MAX: Final = 10
 """Most receipts that a response names."""
-
-
-class _Place(NamedTuple):
-    """The check point that a request names."""
-
-    key: PointKey
-    invisible_ms: int
-    revive_queue: int
 
 
 @dataclass(eq=False)
@@ -56,7 +48,7 @@ class AckHandler:
     topics: TopicTable
     service: PopService
     order: PopOrder
-    send: SendHandler
+    run: PopRun
     config: BrokerConfig
     _: KW_ONLY
     on_freed: Callable[[str, str, int], None]
@@ -68,10 +60,12 @@ class AckHandler:
         """Handle ACK_MESSAGE."""
         header = request.header_as(AckMessageRequestHeader)
         place = self._place(channel, header)
-        if self._acknowledge(place, [header.offset]):
-            raise _gone(place, [header.offset], self.clock())
-        self._respond(channel, request, [place])
-        return None
+        if place.revive_queue != ORDER_REVIVE_QUEUE:
+            self.run.acknowledge(channel, request, place, header.offset)
+            return None
+        if self._acknowledge_in_order(place, [header.offset]):
+            raise gone_error(place, [header.offset], self.clock())
+        return request.reply()
 
     @handles(RequestCode.BATCH_ACK_MESSAGE)
     def batch_ack(self, channel: Channel, request: Command) -> Command | None:
@@ -88,17 +82,21 @@ class AckHandler:
             text = f"{len(body.acks)} acknowledgements in one request; {_ACKS_MAX} are allowed"
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, text)
         places = [(self._place_in_batch(ack), list(ack.offsets())) for ack in body.acks]
+        self.run.append_acks()
         gone: list[Rejected] = []
         count = 0
         for place, offsets in places:
             missing = self._acknowledge(place, offsets)
             count += len(offsets) - len(missing)
             if missing:
-                gone.append(_gone(place, missing, self.clock()))
+                gone.append(gone_error(place, missing, self.clock()))
         remark = _few("; ", map(str, gone)) or None
         if not count:
             raise Rejected(ResponseCode.NO_MESSAGE, remark or "the request names no message")
-        self._respond(channel, request, [place for place, _ in places], remark)
+        response = request.reply(remark=remark)
+        if all(place.revive_queue == ORDER_REVIVE_QUEUE for place, _ in places):
+            return response
+        self.run.respond(channel, request, response)
         return None
 
     @handles(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
@@ -111,27 +109,27 @@ class AckHandler:
             raise Rejected(ResponseCode.INVALID_PARAMETER, text)
         if place.revive_queue == ORDER_REVIVE_QUEUE:
             return self._change_in_order(place, request, header, now_ms)
+        self.run.append_acks()
         known = points.in_flight.points.get(place.key)
         is_left = known is not None and points.is_left(known, header.offset, now_ms)
         if not is_left and (
             known is not None or not points.may_be_timer(place.key, place.invisible_ms, now_ms)
         ):
-            raise _gone(place, [header.offset], now_ms)
+            raise gone_error(place, [header.offset], now_ms)
         key = points.free_key(place.key._replace(start_offset=header.offset, pop_ms=now_ms), place.key)
         point = CheckPoint(key, header.invisible_time, [0], place.revive_queue, self.config.name)
-        points.append_point(point, now_ms, self._append, is_pop=False)
+        points.append_point(point, now_ms, self.run.append, is_pop=False)
         self._acknowledge(place, [header.offset])
         response = ChangeInvisibleTimeResponseHeader(
             pop_time=key.pop_ms, invisible_time=header.invisible_time, revive_qid=place.revive_queue
         )
-        self.service.changed()
-        self.send.when_stored(respond_when_stored(channel, request, response))
+        self.run.respond(channel, request, request.reply(header=response))
         return None
 
     # -- in order -----------------------------------------------------------------------------
 
     def _change_in_order(
-        self, place: _Place, request: Command, header: ChangeInvisibleTimeRequestHeader, now_ms: int
+        self, place: Place, request: Command, header: ChangeInvisibleTimeRequestHeader, now_ms: int
     ) -> Command:
         """Set when a message of a pop in order is visible again; its receipt stays the same."""
         key = place.key
@@ -139,14 +137,14 @@ class AckHandler:
         visible_ms = max(now_ms + header.invisible_time, key.pop_ms + 1)
         queue = key.topic, key.group, key.queue_id
         if not self.order.set_visible(*queue, header.offset, pop_ms=key.pop_ms, visible_ms=visible_ms):
-            raise _gone(place, [header.offset], now_ms)
+            raise gone_error(place, [header.offset], now_ms)
         self.on_freed(*queue)
         response = ChangeInvisibleTimeResponseHeader(
             pop_time=key.pop_ms, invisible_time=visible_ms - key.pop_ms, revive_qid=place.revive_queue
         )
         return request.reply(header=response)
 
-    def _acknowledge_in_order(self, place: _Place, offsets: Sequence[int]) -> list[int]:
+    def _acknowledge_in_order(self, place: Place, offsets: Sequence[int]) -> list[int]:
         """Return the offsets of the messages that were not in flight."""
         key, acknowledge = place.key, self.order.acknowledge
         gone = [
@@ -159,25 +157,15 @@ class AckHandler:
 
     # -- shared -------------------------------------------------------------------------------
 
-    def _acknowledge(self, place: _Place, offsets: Sequence[int]) -> list[int]:
+    def _acknowledge(self, place: Place, offsets: Sequence[int]) -> list[int]:
         """Acknowledge messages; return the offsets of those that were not in flight."""
         if place.revive_queue == ORDER_REVIVE_QUEUE:
             return self._acknowledge_in_order(place, offsets)
         return self.service.points.acknowledge(
-            place.key, offsets, place.revive_queue, place.invisible_ms, self.clock(), self._append
+            place.key, offsets, place.revive_queue, place.invisible_ms, self.clock(), self.run.append
         )
 
-    def _append(self, message: MessageInner) -> AppendReceipt:
-        return self.send.append(message, self.service.written)
-
-    def _respond(
-        self, channel: Channel, request: Command, places: Iterable[_Place], remark: str | None = None
-    ) -> None:
-        self.service.changed()
-        has_records = any(place.revive_queue != ORDER_REVIVE_QUEUE for place in places)
-        self.send.when_stored(respond_when_stored(channel, request, remark=remark), waits=has_records)
-
-    def _place(self, channel: Channel, header: AckMessageRequestHeader) -> _Place:
+    def _place(self, channel: Channel, header: AckMessageRequestHeader) -> Place:
         """Return what the receipt of a request names. Raises Rejected."""
         check_ready(self.store, self.service)
         topic = self.topics.get(header.topic)
@@ -196,9 +184,9 @@ class AckHandler:
         key = PointKey(
             header.topic, header.consumer_group, header.queue_id, receipt.checkpoint_offset, receipt.pop_time
         )
-        return self._checked(_Place(key, receipt.invisible_time, receipt.revive_queue))
+        return self._checked(Place(key, receipt.invisible_time, receipt.revive_queue))
 
-    def _place_in_batch(self, ack: BatchAck) -> _Place:
+    def _place_in_batch(self, ack: BatchAck) -> Place:
         if ack.count > MESSAGES_MAX:
             text = f"one entry acknowledges {ack.count} messages; a pop has up to {MESSAGES_MAX} of a queue"
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, text)
@@ -208,13 +196,15 @@ class AckHandler:
         if self.topics.get(topic) is None:
             raise topic_not_found(topic)
         key = PointKey(topic, ack.consumer_group, ack.queue_id, ack.start_offset, ack.pop_time)
-        return self._checked(_Place(key, ack.invisible_time, ack.revive_queue_id))
+        return self._checked(Place(key, ack.invisible_time, ack.revive_queue_id))
 
-    def _checked(self, place: _Place) -> _Place:
+    def _checked(self, place: Place) -> Place:
         if place.revive_queue == ORDER_REVIVE_QUEUE:
             return place
         known = self.service.points.in_flight.points.get(place.key)
         if known is not None:  # the broker may have had more revive queues
+            if known.revive_queue == place.revive_queue:
+                return place
             return place._replace(revive_queue=known.revive_queue)
         if not 0 <= place.revive_queue < self.config.pop.revive_queues:
             text = (
@@ -230,15 +220,3 @@ def _few(separator: str, texts: Iterable[str]) -> str:
     few = list(texts)
     more = [f"and {len(few) - _NAMED_MAX} more"] if len(few) > _NAMED_MAX else []
     return separator.join(few[:_NAMED_MAX] + more)
-
-
-def _gone(place: _Place, offsets: Sequence[int], now_ms: int) -> Rejected:
-    """Return the rejection of a receipt that names no message in flight."""
-    key = place.key
-    late_ms = now_ms - key.pop_ms - place.invisible_ms
-    why = f"its time was over {late_ms} ms ago" if late_ms >= 0 else "it was used before"
-    text = (
-        f"the receipt for message {', '.join(map(str, offsets))} of queue {key.queue_id} of topic "
-        f"{key.topic} is not valid any more: {why}"
-    )
-    return Rejected(ResponseCode.NO_MESSAGE, text)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from rocketpy.errors import RocketError, StoreError
+from rocketpy.errors import RocketError
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.headers import (
     ANY_QUEUE,
@@ -39,9 +39,9 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.filter import MessageFilter
-from rocketpy_broker.handlers.base import Rejected, error_response, topic_not_found
+from rocketpy_broker.handlers.base import Rejected, topic_not_found
+from rocketpy_broker.handlers.pop.run import PopRun
 from rocketpy_broker.handlers.pull.pull_checks import PullChecks
-from rocketpy_broker.handlers.send.send import SendHandler
 from rocketpy_broker.handlers.slave import is_slave
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
@@ -50,10 +50,8 @@ from rocketpy_broker.services.pop.order import PopOrder
 from rocketpy_broker.services.pop.scheduler import PopService
 from rocketpy_broker.services.stats import BrokerStats
 from rocketpy_broker.store import (
-    AppendReceipt,
     GetMessageResult,
     GetMessageStatus,
-    MessageInner,
     MessageStore,
 )
 from rocketpy_broker.store.files.disk import Clock, system_clock
@@ -132,7 +130,7 @@ class PopHandler:
     offsets: ConsumerOffsets
     service: PopService
     order: PopOrder
-    send: SendHandler
+    run: PopRun
     config: BrokerConfig
     _: KW_ONLY
     stats: BrokerStats
@@ -405,7 +403,7 @@ class PopHandler:
         offsets = _queue_offsets(result.body)
         diffs = [offset - begin for offset in offsets]
         point = CheckPoint(key, header.invisible_time, diffs, taken.revive_queue, self.config.name)
-        service.points.append_point(point, taken.pop_ms, self._append)
+        service.points.append_point(point, taken.pop_ms, self.run.append)
         body = result.body
         if kind is not TopicKind.NORMAL and not self.config.pop.shows_retry_topic:
             receipt = Receipt(
@@ -421,26 +419,18 @@ class PopHandler:
         taken.add((kind, queue_id), begin, offsets, body)
         self.stats.count_pulled(topic, header.consumer_group, result.count, len(body))
 
-    def _append(self, message: MessageInner) -> AppendReceipt:
-        return self.send.append(message, self.service.written)
-
     # -- responding ---------------------------------------------------------------------------
 
     def deliver(self, channel: Channel, pop: Pop, taken: Taken) -> None:
-        """Respond with messages once their check points are stored; see `SendHandler.append`.
+        """Respond with messages, once their check points are stored. A pop in order has none.
 
         Outside of a request, the caller then calls `SendHandler.end_of_buffer`.
         """
-
-        def respond(error: StoreError | None) -> None:
-            request = pop.command
-            if error is None:
-                channel.reply(self.response(pop, taken, ResponseCode.SUCCESS))
-            else:
-                channel.reply(error_response(request, error))
-
-        self.service.changed()
-        self.send.when_stored(respond, waits=not pop.header.order)  # in order, there is no check point
+        response = self.response(pop, taken, ResponseCode.SUCCESS)
+        if pop.header.order:
+            channel.reply(response)
+        else:
+            self.run.respond(channel, pop.command, response)
 
     def response(self, pop: Pop, taken: Taken, code: int) -> Command:
         """Return the response to a pop. code: SUCCESS, POLLING_TIMEOUT or POLLING_FULL."""

@@ -93,6 +93,8 @@ class SendHandler:
     """Accepts timed messages; None if no message is timed."""
     commits: CommitWaiters | None = None
     """Parks all responses of a DLedger broker."""
+    before_write: Callable[[], None] = lambda: None
+    """Called before a run is written: it may append more."""
     clock: Clock = system_clock
 
     def __post_init__(self) -> None:
@@ -407,6 +409,7 @@ class SendHandler:
         """Write the run and send or park the responses to it."""
         if not self.is_run_open:
             return
+        self.before_write()
         self.is_run_open = False
         waiting, self._waiting = self._waiting, []
         try:

@@ -29,6 +29,7 @@ from rocketpy.protocol.message.receipt import (
 from rocketpy.protocol.message.record import Record, decode_all
 from rocketpy.protocol.remoting.command import Command, decode_command, encode_command
 from rocketpy.protocol.remoting.frame import FrameDecoder
+from rocketpy_broker.services.pop.formats import tag_of
 from tests.golden_data import RecordedFrame, frames
 from tests.integration.broker.test_deferred import send
 from tests.integration.raw_client import RawClient, new_topic, serving
@@ -100,20 +101,40 @@ def popped(response: Command, topic: str, group: str = "g") -> list[Popped]:
 
 async def ack(client: RawClient, message: Popped, group: str = "g") -> Command:
     """ACK_MESSAGE."""
-    header = AckMessageRequestHeader(
-        consumer_group=group, topic=message.topic, queue_id=message.receipt.queue_id,
-        extra_info=message.receipt.encode(), offset=message.record.queue_offset,
-    )  # fmt: skip
-    return await client.call(RequestCode.ACK_MESSAGE, header)
+    return await client.call_frame(encode_command(ack_request(message, group)))
+
+
+def ack_request(message: Popped, group: str = "g", **changes: object) -> Command:
+    """The request of `ack`."""
+    fields: dict[str, object] = {
+        "consumer_group": group, "topic": message.topic, "queue_id": message.receipt.queue_id,
+        "extra_info": message.receipt.encode(), "offset": message.record.queue_offset,
+    }  # fmt: skip
+    header = AckMessageRequestHeader(**{**fields, **changes})  # type: ignore[arg-type] # from a dict
+    return Command.request(RequestCode.ACK_MESSAGE, header)
 
 
 async def change(client: RawClient, message: Popped, invisible_ms: int, group: str = "g") -> Command:
     """CHANGE_MESSAGE_INVISIBLETIME."""
+    return await client.call_frame(encode_command(change_request(message, invisible_ms, group)))
+
+
+def change_request(message: Popped, invisible_ms: int, group: str = "g") -> Command:
+    """The request of `change`."""
     header = ChangeInvisibleTimeRequestHeader(
         consumer_group=group, topic=message.topic, queue_id=message.receipt.queue_id,
         extra_info=message.receipt.encode(), offset=message.record.queue_offset, invisible_time=invisible_ms,
     )  # fmt: skip
-    return await client.call(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+    return Command.request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+
+
+async def call_together(client: RawClient, requests: Sequence[Command]) -> list[int]:
+    """Send requests in one buffer; return the codes of their responses."""
+    for number, request in enumerate(requests):
+        request.opaque = number
+    client.writer.write(b"".join(map(encode_command, requests)))
+    responses = [await client.next() for _ in requests]
+    return [response.code for response in sorted(responses, key=lambda response: response.opaque)]
 
 
 def changed(message: Popped, response: Command) -> Popped:
@@ -206,6 +227,23 @@ async def test_what_is_not_acknowledged_comes_again(tmp_path: Path) -> None:
         late = await ack(client, messages["b"])
         assert late.code == ResponseCode.NO_MESSAGE
         assert "its time was over" in str(late.remark)
+
+
+async def test_acknowledgements_in_one_buffer_share_a_record(tmp_path: Path) -> None:
+    """A pop of 32 messages would need 33 records; or one wrong request would decide about the others."""
+    async with serving(tmp_path, settings=SMALL) as (cluster, client):
+        await create(client)
+        await send_all(client, "abcdefgh")
+        a, b, c, d, e, *_ = await pop(client)
+        gone = ResponseCode.NO_MESSAGE
+        requests = [ack_request(a), ack_request(b), ack_request(c, offset=99), ack_request(d)]
+        assert await call_together(client, requests) == [0, 0, gone, 0]
+        requests = [ack_request(c), ack_request(e), ack_request(c), change_request(e, 1), ack_request(a)]
+        assert await call_together(client, requests) == [0, 0, gone, gone, gone]
+        points, store = cluster.brokers[0].delivery.pop.points, cluster.brokers[0].store
+        stored = decode_all(store.get_message(points.topic, a.receipt.revive_queue, 0, 32).body)
+        assert [tag_of(record.properties) for record in stored] == [b"ck", b"bAck", b"bAck"]
+        assert points.in_flight.counts == {("T", "g", 0): 3}
 
 
 async def test_another_invisible_time_replaces_the_receipt(tmp_path: Path) -> None:
