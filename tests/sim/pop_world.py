@@ -268,11 +268,9 @@ class World:
             tag, body = what.encode()
             properties = ack_properties(what, tag)
         message = MessageInner(REVIVE, queue_id, body, born_timestamp=self.now)
-        properties = {props.TIMER_DELIVER_MS: str(due_ms), **properties}
+        message.properties = props.encode({props.TIMER_DELIVER_MS: str(due_ms), **properties}).encode()
         if due_ms > self.now:
-            to_timer_message(message, properties, due_ms)
-        else:
-            message.properties = props.encode(properties).encode()
+            to_timer_message(message, due_ms)
         self.store.append(message)
 
     # -- consumers ----------------------------------------------------------------------------

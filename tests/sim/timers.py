@@ -102,7 +102,8 @@ class TimedWorld:
 
     def _append(self, number: int, texts: dict[str, str], due_ms: int) -> None:
         message = MessageInner("Real", number % 4, b"%d" % number, born_timestamp=self.now)
-        to_timer_message(message, {props.PROPERTY_UNIQ_KEY: str(number), **texts}, due_ms)
+        message.properties = props.encode({props.PROPERTY_UNIQ_KEY: str(number), **texts}).encode()
+        to_timer_message(message, due_ms)
         self._store.append(message)
 
     def run(self, until_ms: int) -> None:

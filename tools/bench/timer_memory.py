@@ -48,7 +48,8 @@ def fill(root: Path, count: int) -> None:
             due_ms = start_ms + 3_600_000 + number * 7_919_333 % (_MOST_MS - 7_200_000)
             message = MessageInner("Memory", 0, b"x" * 100, born_timestamp=start_ms)
             properties = {props.PROPERTY_UNIQ_KEY: f"{number:032X}", props.TIMER_DELIVER_MS: str(due_ms)}
-            to_timer_message(message, properties, due_ms)
+            message.properties = props.encode(properties).encode()
+            to_timer_message(message, due_ms)
             store.append(message)
         store.write_out()
         store.dispatch()

@@ -61,7 +61,8 @@ class RecallHandler:
         if header.producer_group:
             properties[props.PROPERTY_PRODUCER_GROUP] = header.producer_group
         try:
-            to_timer_message(message, properties, handle.deliver_ms)
+            message.properties = props.encode(properties).encode()
+            to_timer_message(message, handle.deliver_ms)
         except UsageError as error:
             raise _illegal(str(error)) from None
 

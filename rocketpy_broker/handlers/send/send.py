@@ -34,7 +34,13 @@ from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import FAQ, Rejected, handles, topic_not_found
 from rocketpy_broker.handlers.send.response import OnStored, ParkedResponse, ParkResponses, SendResponses
 from rocketpy_broker.handlers.send.response_waiters import PC_BUSY, CommitWaiters
-from rocketpy_broker.handlers.send.sent_properties import PLAIN_FLAGS, check_batch, check_sent, is_marked
+from rocketpy_broker.handlers.send.sent_properties import (
+    PLAIN_FLAGS,
+    check_batch,
+    check_sent,
+    is_marked,
+    timed_alone,
+)
 from rocketpy_broker.handlers.send.timed import TimedSends
 from rocketpy_broker.services.delay.topic_rewrite import (
     HALF_TOPIC,
@@ -132,12 +138,17 @@ class SendHandler:
         """
         text = header.properties or ""
         queue_id = header.queue_id
+        timed = None
         if (
             not 0 <= queue_id < self._plain_queues.get(header.topic, 0)
             or header.sys_flag & _OTHER_FLAGS
             or "DELAY\x01" in text
             or "CLUSTER\x01" in text
-            or (text.count("_") > ("UNIQ_KEY\x01" in text) and is_marked(text))
+            or (
+                text.count("_") > ("UNIQ_KEY\x01" in text)
+                and is_marked(text)
+                and (timed := self._timed_alone(header.topic, text)) is None
+            )
             or header.reconsume_times
             or text[-1:] != "\x02"
             or header.batch
@@ -154,7 +165,19 @@ class SendHandler:
             header.born_timestamp,
             self._born_hosts.get(channel, _UNKNOWN_HOST),
         )
-        return self._append_one(channel, request, message, queue_id)
+        handle = None
+        if timed is not None and self.timed is not None:
+            try:
+                handle = self.timed.accept(message, timed)
+            except Rejected as rejected:
+                return self.error_response(request, rejected)
+        return self._append_one(channel, request, message, queue_id, handle)
+
+    def _timed_alone(self, topic: str, text: str) -> dict[str, str] | None:
+        """Return what `timed_alone` returns; None if the slow path decides."""
+        if self.timed is None or topic.startswith(DLQ_TOPIC_PREFIX):  # a dead letter is not delayed
+            return None
+        return timed_alone(text)
 
     def _append_one(
         self,
@@ -302,10 +325,7 @@ class SendHandler:
                 without_times(properties)
                 level = to_delayed_message(message, properties, level, self._level_max)
             elif self.timed is not None and is_timed(properties):
-                try:
-                    handle = self.timed.accept(message, properties)
-                except UsageError as error:
-                    raise Rejected(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+                handle = self.timed.accept(message, properties)
         rejection = self._append_one(channel, request, message, queue_id, handle)
         if level > 0 and rejection is None:
             self.on_delayed(level)

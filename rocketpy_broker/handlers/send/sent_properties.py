@@ -16,6 +16,7 @@ Source: SendMessageProcessor of RocketMQ 4.6.0. Differs: there, any producer may
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -44,6 +45,10 @@ _MARKED: Final = tuple(
     )
 )
 """The checked names, except DELAY. All contain an underscore."""
+_DUE: Final = re.compile(
+    rf"(?:^|\x02)({props.TIMER_DELAY_SEC}|{props.TIMER_DELAY_MS}|{props.TIMER_DELIVER_MS})\x01([^\x01\x02]+)\x02"
+)
+_UNIQUE_ID: Final = re.compile(rf"(?:^|\x02){props.PROPERTY_UNIQ_KEY}\x01([^\x01\x02]+)\x02")
 _CHECKED_IN_BATCHES: Final = tuple(
     name.encode() for name in (*[name[:-1] for name in _MARKED], props.PROPERTY_DELAY_TIME_LEVEL)
 )
@@ -58,6 +63,28 @@ def is_marked(text: str) -> bool:
         if name in text:
             return True
     return False
+
+
+def timed_alone(text: str) -> dict[str, str] | None:
+    """Return the due time and the unique id of a timed message, as properties.
+
+    None if the properties have another checked name, or seem to: `check_sent` parses them.
+    """
+    at = text.find("TIMER_DEL")
+    due = _DUE.match(text, at - 1 if at > 0 else 0)
+    if due is None or text.count("TIMER_") > 1:
+        return None
+    begin, end = due.span()
+    has_id = "UNIQ_KEY\x01" in text
+    if text.count("_") > 2 + has_id and is_marked(text[: begin + 1] + text[end:]):
+        return None
+    found = {due[1]: due[2]}
+    if has_id:
+        unique_id = _UNIQUE_ID.search(text)
+        if unique_id is None or text.count("UNIQ_KEY\x01") > 1:
+            return None
+        found[props.PROPERTY_UNIQ_KEY] = unique_id[1]
+    return found
 
 
 def check_sent(header: SendMessageRequestHeader, *, is_single: bool) -> dict[str, str] | None:

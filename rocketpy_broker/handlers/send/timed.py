@@ -6,9 +6,10 @@ Source: HookUtils, SendMessageProcessor of RocketMQ 5.3.3 (QUIRKS 70, 71, 74).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 
+from rocketpy.errors import UsageError
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.properties import RETRY_TOPIC_PREFIX
@@ -16,7 +17,6 @@ from rocketpy.protocol.message.recall_handle import RecallHandle
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import Rejected
 from rocketpy_broker.services.timers.messages import (
-    OUT_MS,
     RECALLED,
     due_time,
     out_time,
@@ -38,12 +38,18 @@ class TimedSends:
     _: KW_ONLY
     clock: Clock = system_clock
 
-    def accept(self, message: MessageInner, properties: dict[str, str]) -> str | None:
+    def accept(self, message: MessageInner, properties: Mapping[str, str]) -> str | None:
         """Move a timed message to the timer topic, and return its recall handle; None without one.
 
-        A message that is due already stays as it is. properties: all properties of the message. Raises
-        Rejected, MessageInvalid.
+        A message that is due already stays as it is. properties: those of the message that `timed_alone`
+        returns, or all. Raises Rejected.
         """
+        try:
+            return self._accept(message, properties)
+        except UsageError as error:
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+
+    def _accept(self, message: MessageInner, properties: Mapping[str, str]) -> str | None:
         timers, topic, now_ms = self.config.timers, message.topic, self.clock()
         if not timers.enabled:
             remark = "accurate timer message is not enabled, timerWheelEnable is false"
@@ -65,11 +71,11 @@ class TimedSends:
             )
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, remark)
         self._check_room(due_ms)
-        to_timer_message(message, properties, due_ms)
+        to_timer_message(message, due_ms)
         unique_id = properties.get(props.PROPERTY_UNIQ_KEY)
         if unique_id is None or recalled is not None or topic.startswith(RETRY_TOPIC_PREFIX):
             return None
-        return RecallHandle(topic, self.config.name, int(properties[OUT_MS]) + 1, unique_id).encode()
+        return RecallHandle(topic, self.config.name, out_time(due_ms) + 1, unique_id).encode()
 
     def _check_room(self, due_ms: int) -> None:
         """Raise Rejected for a message if too many others wait, or are due in the same second."""

@@ -371,7 +371,8 @@ class CheckPoints:
         due_ms = key.pop_ms + invisible_ms
         properties = {props.TIMER_DELIVER_MS: str(due_ms), **ack_properties(ack, tag)}
         message = MessageInner(self.topic, revive_queue, body, born_timestamp=now_ms, born_host=self.host)
-        to_timer_message(message, properties, due_ms)
+        message.properties = props.encode(properties).encode()
+        to_timer_message(message, due_ms)
         append(message)
         return []
 

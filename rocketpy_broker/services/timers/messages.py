@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from rocketpy.errors import MessageInvalid
 from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.record import Record
-from rocketpy_broker.services.delay.topic_rewrite import copy_to, move
+from rocketpy_broker.services.delay.topic_rewrite import copy_to
 from rocketpy_broker.services.timers.formats import PRECISION_MS
 from rocketpy_broker.store import MessageInner
 
@@ -49,8 +49,11 @@ def without_times(properties: dict[str, str]) -> None:
 
 def due_time(properties: Mapping[str, str], now_ms: int) -> int:
     """Return when a timed message is due, in ms since 1970; maybe in the past. Raises MessageInvalid."""
-    name = next(name for name in _ASKED if name in properties)
-    text = properties[name]
+    for name in _ASKED:
+        if (text := properties.get(name)) is not None:
+            break
+    else:
+        raise MessageInvalid("the message has no due time")
     if not _NUMBER.fullmatch(text):
         raise MessageInvalid(f"the property {name} is {text[:50]!r}; expected a whole number")
     unit_ms = _RELATIVE.get(name)
@@ -62,14 +65,13 @@ def out_time(due_ms: int) -> int:
     return (due_ms - 1) // PRECISION_MS * PRECISION_MS
 
 
-def to_timer_message(message: MessageInner, properties: dict[str, str], due_ms: int) -> None:
-    """Move a message to the timer topic. Raises MessageInvalid if its properties are too long.
-
-    properties: all properties of the message; they are changed and stored in it.
-    """
-    properties[OUT_MS] = str(out_time(due_ms))
-    properties[DUE_MS] = str(due_ms)
-    move(message, properties, TIMER_TOPIC, 0)
+def to_timer_message(message: MessageInner, due_ms: int) -> None:
+    """Move a message to the timer topic. Raises MessageInvalid if its properties are too long."""
+    message.properties += (
+        b"TIMER_OUT_MS\x01%d\x02__TIMER_DUE_MS\x01%d\x02REAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02"
+        % (out_time(due_ms), due_ms, message.topic.encode(), message.queue_id)
+    )  # of two properties with one name, the last one counts
+    message.topic, message.queue_id = TIMER_TOPIC, 0
     if len(message.properties) > props.MAX_PROPERTIES_BYTES - _ADDED_BYTES:
         raise MessageInvalid(
             f"properties of {len(message.properties)} bytes; a timed message may have "

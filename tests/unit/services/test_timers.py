@@ -69,9 +69,10 @@ def test_the_delivered_message_has_the_properties_of_rocketmq(world: TimerWorld)
 
 def test_messages_of_java_are_delivered_at_the_end_of_their_second(world: TimerWorld) -> None:
     """Without milliseconds they could be early."""
-    message = MessageInner("Real", 0, b"java")
-    properties = {"UNIQ_KEY": "java", "TIMER_DELIVER_MS": str(START_MS + 2100)}
-    to_timer_message(message, properties, START_MS + 2100)
+    text = props.encode({"UNIQ_KEY": "java", "TIMER_DELIVER_MS": str(START_MS + 2100)})
+    message = MessageInner("Real", 0, b"java", text.encode())
+    to_timer_message(message, START_MS + 2100)
+    properties = props.decode(message.properties)
     del properties["__TIMER_DUE_MS"]
     message.properties = props.encode(properties).encode()
     world.dues["java"] = START_MS + 2100
@@ -317,10 +318,11 @@ def test_what_is_timed() -> None:
 def test_properties_must_leave_room(world: TimerWorld) -> None:
     """A message whose properties grow too long would be lost when it is due."""
     with pytest.raises(MessageInvalid, match="32467"):
-        to_timer_message(MessageInner("T", 0, b""), {"A": "x" * 32_400}, START_MS)
+        to_timer_message(MessageInner("T", 0, b"", b"A\x01%b\x02" % (b"x" * 32_400)), START_MS)
     world.dues["A"] = START_MS + 1000
-    message = MessageInner("Real", 0, b"A")
-    to_timer_message(message, {"A": "x" * 32_300, "TIMER_DELAY_MS": "1000"}, START_MS + 1000)
+    text = props.encode({"A": "x" * 32_300, "TIMER_DELAY_MS": "1000"})
+    message = MessageInner("Real", 0, b"A", text.encode())
+    to_timer_message(message, START_MS + 1000)
     world.store.put_message(message)
     world.run(START_MS + 2000)
     assert world.late() == {"A": 0}

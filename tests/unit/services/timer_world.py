@@ -50,14 +50,16 @@ class TimerWorld:
         properties = {props.PROPERTY_UNIQ_KEY: name, **texts}
         due_ms = due_time(properties, self.now)
         self.dues[name] = due_ms
-        to_timer_message(message, properties, due_ms)
+        message.properties = props.encode(properties).encode()
+        to_timer_message(message, due_ms)
         self.store.put_message(message)
 
     def recall(self, name: str, *, topic: str = "Real", prefix: str = "Real+") -> None:
         """Store a recall, as the handler of RECALL_MESSAGE does."""
         message = MessageInner(topic, 0, b"0", born_timestamp=self.now)
         properties = {RECALLED: f"{prefix}{name}", props.PROPERTY_UNIQ_KEY: name}
-        to_timer_message(message, properties, out_time(self.dues[name]) + 1)
+        message.properties = props.encode(properties).encode()
+        to_timer_message(message, out_time(self.dues[name]) + 1)
         self.store.put_message(message)
 
     def run(self, until_ms: int, *, count_max: int = 100) -> None:
