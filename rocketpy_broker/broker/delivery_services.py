@@ -214,7 +214,7 @@ class DeliveryServices:
     def in_flight(self, topic: str, group: str, queue_id: int) -> int:
         """Return how many messages of a queue a group has popped, and not acknowledged."""
         in_order = self._consumers.order.in_flight(topic, group, queue_id)
-        return in_order + self.pop.points.in_flight.counts[topic, group, queue_id]
+        return in_order + self.pop.points.in_flight.counts.get((topic, group, queue_id), 0)
 
     def _reset(self, topic: str, group: str, queue_id: int) -> None:
         """Begin to pop from the new offset of a group, and serve waiting pops."""
@@ -259,7 +259,7 @@ class DeliveryServices:
         if TIMER_TOPIC in topics:
             self.timers.arrived()
         if self.pop.revive_topic in topics:
-            self.pop.arrived()
+            self.pop.arrived(arrivals)
 
     async def close(self) -> None:
         """Stop, save the progress, and close files."""

@@ -383,7 +383,7 @@ class World:
         if delivery is None or points.is_loading or self._is_doubtful(delivery):
             return
         known = points.in_flight.points.get(delivery.key)
-        accepted = known is not None and points.is_left(known, delivery.offset, self.now)
+        accepted = known is not None and points.left(known, [delivery.offset], self.now) != 0
         if known is None:
             accepted = points.may_be_timer(delivery.key, delivery.invisible_ms, self.now)
         self._check_receipt(delivery, accepted=accepted)

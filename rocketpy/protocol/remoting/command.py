@@ -95,7 +95,7 @@ class Command(msgspec.Struct, eq=False):
         return Command(
             code,
             self.opaque,
-            FLAG_RESPONSE | (self.flag & FLAG_READS_MSGPACK),
+            response_flag(self),
             remark=remark,
             header=header,
             body=body,
@@ -134,6 +134,11 @@ class Command(msgspec.Struct, eq=False):
         if isinstance(self.ext, bytes):
             return codec_json.decode_ext(self.ext)
         return self.ext or {}
+
+
+def response_flag(request: Command) -> int:
+    """Return the flag of a response to a request."""
+    return FLAG_RESPONSE | (request.flag & FLAG_READS_MSGPACK)
 
 
 _DECODERS: dict[type[Header], Callable[[bytes], Any]] = {}

@@ -43,15 +43,17 @@ def fields_template(fields: Mapping[str, str | Raw]) -> bytes:
 class HeaderTemplate:
     """Makes frames of one kind of command.
 
-    code, flag: of the command; `NUMBER` if they differ. fields: from `fields_template`; None without ext
-    fields.
+    code, flag, remark: of the command; `NUMBER` if the numbers differ. fields: from `fields_template`; None
+    without ext fields.
     """
 
     __slots__ = ("_text",)
 
-    def __init__(self, code: int | Raw, fields: bytes | None, flag: int | Raw = 0) -> None:
+    def __init__(
+        self, code: int | Raw, fields: bytes | None, flag: int | Raw = 0, remark: str | None = None
+    ) -> None:
         ext = None if fields is None else Raw(b"{%b}" % fields)
-        self._text = header_json.encode((code, NUMBER, flag, LANGUAGE, VERSION, None, ext))
+        self._text = header_json.encode((code, NUMBER, flag, LANGUAGE, VERSION, remark, ext))
 
     def frame(self, values: tuple[int | bytes, ...], body: bytes = b"") -> bytes:
         """Return a whole frame.

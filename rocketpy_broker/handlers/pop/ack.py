@@ -111,7 +111,7 @@ class AckHandler:
             return self._change_in_order(place, request, header, now_ms)
         self.run.append_acks()
         known = points.in_flight.points.get(place.key)
-        is_left = known is not None and points.is_left(known, header.offset, now_ms)
+        is_left = known is not None and points.left(known, [header.offset], now_ms)
         if not is_left and (
             known is not None or not points.may_be_timer(place.key, place.invisible_ms, now_ms)
         ):

@@ -103,7 +103,7 @@ class PollingHandler:
     _is_serving: bool = field(default=False, init=False)
 
     @handles(RequestCode.POP_MESSAGE)
-    def pop(self, channel: Channel, request: Command) -> Command | None:
+    def pop(self, channel: Channel, request: Command) -> Command | bytes | None:
         """Handle POP_MESSAGE."""
         pop = self.pops.admit(channel, request)
         taken = self.pops.take(pop)

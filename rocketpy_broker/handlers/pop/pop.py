@@ -35,7 +35,9 @@ from rocketpy.protocol.message.receipt import (
     encode_start_offsets,
 )
 from rocketpy.protocol.message.record import MAX_TOPIC_BYTES, decode_all, encode, head_fields
-from rocketpy.protocol.remoting.command import Command
+from rocketpy.protocol.remoting.command import Command, response_flag
+from rocketpy.protocol.remoting.frame import CODEC_JSON
+from rocketpy.protocol.remoting.template import ASCII, DIGITS, NUMBER, HeaderTemplate, fields_template
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.filter import MessageFilter
@@ -60,6 +62,7 @@ _READ_MS: Final = 2
 """Time limit of the reads of one pop: a topic may have thousands of queues."""
 _BYTES_MAX: Final = 256 * 1024
 """A pop reads no further queue once it has so many bytes: clients accept frames of 16 MiB."""
+_SMALL_BYTES: Final = 16 * 1024
 _QUEUE_OFFSET: Final = head_fields("size", "queue_offset")
 _MOVED: Final = frozenset(
     {
@@ -69,6 +72,18 @@ _MOVED: Final = frozenset(
     }
 )
 """Statuses of reads whose offset is outside the queue."""
+_FOUND: Final = HeaderTemplate(
+    ResponseCode.SUCCESS,
+    fields_template(
+        {
+            **dict.fromkeys(("invisibleTime", "popTime", "restNum", "reviveQid"), DIGITS),
+            **dict.fromkeys(("msgOffsetInfo", "startOffsetInfo"), ASCII),
+        }
+    ),
+    NUMBER,
+    GetMessageStatus.FOUND.name,
+)
+"""The response to a pop with messages; its values are in the order of the names."""
 
 
 class PopNames(Protocol):
@@ -432,8 +447,22 @@ class PopHandler:
         else:
             self.run.respond(channel, pop.command, response)
 
-    def response(self, pop: Pop, taken: Taken, code: int) -> Command:
+    def response(self, pop: Pop, taken: Taken, code: int) -> Command | bytes:
         """Return the response to a pop. code: SUCCESS, POLLING_TIMEOUT or POLLING_FULL."""
+        request = pop.command
+        is_small = taken.count and taken.size <= _SMALL_BYTES  # a larger body is sent without a copy
+        if is_small and not taken.order_counts and request.codec == CODEC_JSON:
+            values = (
+                pop.header.invisible_time,
+                encode_message_offsets(taken.message_offsets).encode(),
+                taken.pop_ms,
+                taken.rest,
+                taken.revive_queue,
+                encode_start_offsets(taken.start_offsets).encode(),
+                response_flag(request),
+                request.opaque,
+            )
+            return _FOUND.frame(values, b"".join(taken.bodies))
         status = GetMessageStatus.FOUND if taken.count else GetMessageStatus.NO_MESSAGE_IN_QUEUE
         header = PopMessageResponseHeader(
             pop_time=taken.pop_ms,
@@ -444,7 +473,7 @@ class PopHandler:
             msg_offset_info=encode_message_offsets(taken.message_offsets),
             order_count_info=encode_order_counts(taken.order_counts) if taken.order_counts else None,
         )
-        return pop.command.reply(code, remark=status.name, header=header, body=b"".join(taken.bodies))
+        return request.reply(code, remark=status.name, header=header, body=b"".join(taken.bodies))
 
 
 def check_count(count: int) -> None:

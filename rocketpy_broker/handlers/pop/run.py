@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from rocketpy.errors import RocketError, StoreError
 from rocketpy.protocol.codes import ResponseCode
-from rocketpy.protocol.remoting.command import FLAG_READS_MSGPACK, FLAG_RESPONSE, Command
+from rocketpy.protocol.remoting.command import Command, response_flag
 from rocketpy.protocol.remoting.frame import CODEC_JSON
 from rocketpy.protocol.remoting.template import NUMBER, HeaderTemplate
 from rocketpy.transport import Channel
@@ -128,4 +128,4 @@ def gone_error(place: Place, offsets: Sequence[int], now_ms: int) -> Rejected:
 def _success(request: Command) -> Command | bytes:
     if request.codec != CODEC_JSON:
         return request.reply()
-    return _SUCCESS.frame((FLAG_RESPONSE | (request.flag & FLAG_READS_MSGPACK), request.opaque))
+    return _SUCCESS.frame((response_flag(request), request.opaque))

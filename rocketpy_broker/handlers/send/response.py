@@ -15,12 +15,7 @@ from msgspec import Raw
 from rocketpy.errors import StoreError
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.headers import SendMessageErrorHeader, SendMessageResponseHeader
-from rocketpy.protocol.remoting.command import (
-    FLAG_READS_MSGPACK,
-    FLAG_RESPONSE,
-    Command,
-    encode_command,
-)
+from rocketpy.protocol.remoting.command import Command, encode_command, response_flag
 from rocketpy.protocol.remoting.frame import CODEC_JSON
 from rocketpy.protocol.remoting.template import ASCII, DIGITS, NUMBER, HeaderTemplate, fields_template
 from rocketpy.transport import Channel
@@ -99,7 +94,7 @@ class SendResponses:
         _, request, queue_id, queue_offset, positions, _, handle = parked
         if request.codec != CODEC_JSON:
             return self._encoded(parked, code)
-        flag = FLAG_RESPONSE | (request.flag & FLAG_READS_MSGPACK)
+        flag = response_flag(request)
         ids = self._ids(positions)
         if handle is None:
             return self._template.frame((code, ids, queue_id, queue_offset, flag, request.opaque))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -45,6 +46,8 @@ class DueCalls:
         self._deliver = deliver
         self._what = what
         self._timer: asyncio.TimerHandle | None = None
+        self._due_ms: float = math.inf
+        """What the timer is for; infinite without one."""
         self._is_running = False
 
     def start(self) -> None:
@@ -55,13 +58,14 @@ class DueCalls:
     def stop(self) -> None:
         """Call `deliver` no more."""
         self._is_running = False
+        self._due_ms = math.inf
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def wake_at(self, due_ms: int) -> None:
         """Call `deliver` at `due_ms` or earlier. Does nothing unless it runs."""
-        if not self._is_running:
+        if not self._is_running or due_ms >= self._due_ms:
             return
         loop = asyncio.get_running_loop()
         when = loop.time() + min(max(due_ms - self._clock(), 0), _TIMER_MAX_MS) / 1000
@@ -69,10 +73,11 @@ class DueCalls:
             if self._timer.when() <= when:
                 return
             self._timer.cancel()
+        self._due_ms = due_ms
         self._timer = self._tasks.call_at(when, self._call)
 
     def _call(self) -> None:
-        self._timer = None
+        self._timer, self._due_ms = None, math.inf
         now_ms, job = self._clock(), f"delivery of {self._what}"
         try:
             due_ms = self._deliver(now_ms)

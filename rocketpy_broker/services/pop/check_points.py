@@ -48,6 +48,7 @@ from rocketpy_broker.services.pop.in_flight import InFlight
 from rocketpy_broker.services.timers.messages import to_timer_message
 from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
 from rocketpy_broker.store.log.messages import peek_message
+from rocketpy_broker.store.queue.dispatch import Arrivals
 
 log = logging.getLogger("rocketpy.broker.pop")
 
@@ -175,6 +176,14 @@ class CheckPoints:
         """Whether records of the revive topic are not read yet."""
         end = self.store.max_offset_in_queue
         return self._is_loading or any(at < end(self.topic, number) for number, at in self._read_to.items())
+
+    def is_behind_any(self, arrivals: Arrivals) -> bool:
+        """Whether records of the revive topic have arrived that are not read yet."""
+        read_to = self._read_to
+        return self._is_loading or any(
+            topic == self.topic and read_to.get(queue_id, end) < end
+            for (topic, queue_id), end in arrivals.items()
+        )
 
     def read(self, count_max: int) -> int:
         """Read up to `count_max` records of the revive topic; return their number. Raises StoreError."""
@@ -325,24 +334,25 @@ class CheckPoints:
         point = self.in_flight.points.get(key)
         if point is None:
             return self._acknowledge_unknown(key, offsets, revive_queue, invisible_ms, now_ms, append)
-        known, gone = list[int](), list[int]()
-        for offset in offsets:
-            (known if self.is_left(point, offset, now_ms) else gone).append(offset)
+        left = self.left(point, offsets, now_ms)
+        known: Sequence[int] = offsets
+        if left.bit_count() < len(offsets):
+            known = [offset for offset in offsets if point.bits_of([offset]) & left]
         if known:
             self._append_ack(
                 Acknowledgement(key, known, self.broker_name), point.revive_queue, now_ms, append
             )
-            self.in_flight.done(point, point.bits_of(known))
-        return gone
+            self.in_flight.done(point, left)
+        return [offset for offset in offsets if offset not in known] if len(known) < len(offsets) else []
 
-    def is_left(self, point: CheckPoint, offset: int, now_ms: int) -> bool:
-        """Whether a check point has a message that may be acknowledged.
+    def left(self, point: CheckPoint, offsets: Sequence[int], now_ms: int) -> int:
+        """Return the bits of those messages of a check point that may be acknowledged.
 
         A message whose time is over may be, until it is revived. After a kill, it may have a copy already.
         """
         if point.may_have_copies and max(now_ms, self._before_ms) >= point.revive_ms:
-            return False
-        return point.bits_of([offset]) & ~point.done != 0
+            return 0
+        return point.bits_of(offsets) & ~point.done
 
     def _append_ack(self, ack: Acknowledgement, revive_queue: int, now_ms: int, append: Append) -> None:
         tag, body = ack.encode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final
@@ -23,7 +22,7 @@ class InFlight:
 
     def __init__(self) -> None:
         self.points: dict[PointKey, CheckPoint] = {}
-        self.counts: Counter[tuple[str, str, int]] = Counter()
+        self.counts: dict[tuple[str, str, int], int] = {}
         """(topic, group, queue id) -> number of messages in flight."""
         self._slots: dict[int, dict[PointKey, CheckPoint]] = {}
         """Number of an interval of `PRECISION_MS` -> check points that are due in it."""
@@ -40,7 +39,7 @@ class InFlight:
     def add(self, point: CheckPoint, offset: int, now_ms: int) -> None:
         """Add a check point that has its record at an offset of its revive queue."""
         self.points[point.key] = point
-        self.counts[point.key[:3]] += point.left_count
+        self._count(point, point.left_count)
         self.move(point, offset, now_ms)
         self._schedule(point)
 
@@ -58,10 +57,7 @@ class InFlight:
         count = new.bit_count()
         if count:
             point.done |= new
-            queue = point.key[:3]
-            self.counts[queue] -= count
-            if not self.counts[queue]:
-                del self.counts[queue]
+            self._count(point, -count)
         if point.is_done:
             self.remove(point)
         return count
@@ -71,27 +67,30 @@ class InFlight:
         if self.points.get(point.key) is not point:
             return
         del self.points[point.key]
-        left = point.left_count
-        if left:
-            queue = point.key[:3]
-            self.counts[queue] -= left
-            if not self.counts[queue]:
-                del self.counts[queue]
+        self._count(point, -point.left_count)
         self._queues[point.revive_queue].pop(point.offset, None)
-        slot = self._slots.get(_slot_of(point))
-        if slot is not None:
-            slot.pop(point.key, None)
-            if not slot:
-                del self._slots[_slot_of(point)]
+        self._unschedule(point)
 
     def postpone(self, point: CheckPoint, until_ms: int) -> None:
         """Revive a check point not before a time."""
-        slot = self._slots.get(_slot_of(point), {})
-        slot.pop(point.key, None)
-        if not slot:
-            self._slots.pop(_slot_of(point), None)
+        self._unschedule(point)
         point.postponed_ms = until_ms
         self._schedule(point)
+
+    def _count(self, point: CheckPoint, change: int) -> None:
+        queue = point.key[:3]
+        count = self.counts.get(queue, 0) + change
+        if count:
+            self.counts[queue] = count
+        else:
+            self.counts.pop(queue, None)
+
+    def _unschedule(self, point: CheckPoint) -> None:
+        number = _slot_of(point)
+        slot = self._slots.get(number, {})
+        slot.pop(point.key, None)
+        if not slot:
+            self._slots.pop(number, None)
 
     def _schedule(self, point: CheckPoint) -> None:
         number = _slot_of(point)

@@ -24,6 +24,7 @@ from rocketpy_broker.services.pop.formats import revive_topic
 from rocketpy_broker.services.timers.scheduler import TimerService
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.disk import Clock, system_clock
+from rocketpy_broker.store.queue.dispatch import Arrivals
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 log = logging.getLogger("rocketpy.broker.pop")
@@ -74,6 +75,7 @@ class PopService:
         self._calls = DueCalls(self.tasks, self.driver, self._now, self._run, "revived messages")
         self._is_master = False
         self._commit_timer: asyncio.TimerHandle | None = None
+        self._commits_soon = False
         self._committing = asyncio.Lock()
         self.on_revived: Callable[[], None] = self.driver.schedule_dispatch
         """Called after messages were appended to retry topics, to dispatch them."""
@@ -103,20 +105,22 @@ class PopService:
         self._is_master = False
         if self._commit_timer is not None:
             self._commit_timer.cancel()
-            self._commit_timer = None
+            self._commit_timer, self._commits_soon = None, False
         if saves and not self.points.is_loading:
             await self._commit(is_last=True)
 
     def changed(self) -> None:
         """Note that a request has changed check points: commit offsets soon, and revive in time."""
-        self._commit_in(self.config.save_interval_ms / 1000)
+        if self._is_master and not self._commits_soon:
+            self._commits_soon = True
+            self._commit_in(self.config.save_interval_ms / 1000)
         due_ms = self.points.in_flight.due_ms()
         if due_ms is not None:
             self._calls.wake_at(due_ms)
 
-    def arrived(self) -> None:
-        """Read the revive topic soon: timers of RocketMQ have arrived there, or this broker's own records."""
-        if self._is_master and self.points.is_behind:
+    def arrived(self, arrivals: Arrivals) -> None:
+        """Read the revive topic soon, if records have arrived there that this process has not appended."""
+        if self._is_master and self.points.is_behind_any(arrivals):
             self._calls.wake_at(self.clock())
 
     def written(self, error: StoreError | None) -> None:
@@ -172,8 +176,6 @@ class PopService:
     # -- committing ---------------------------------------------------------------------------
 
     def _commit_in(self, delay_s: float) -> None:
-        if not self._is_master:
-            return
         when = asyncio.get_running_loop().time() + delay_s
         if self._commit_timer is not None:
             if self._commit_timer.when() <= when:
@@ -182,7 +184,7 @@ class PopService:
         self._commit_timer = self.tasks.call_at(when, self._commit_soon)
 
     def _commit_soon(self) -> None:
-        self._commit_timer = None
+        self._commit_timer, self._commits_soon = None, False
         self.tasks.spawn(self._commit(), _COMMIT)
 
     async def _commit(self, *, is_last: bool = False) -> None:

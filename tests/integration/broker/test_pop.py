@@ -28,7 +28,7 @@ from rocketpy.protocol.message.receipt import (
 )
 from rocketpy.protocol.message.record import Record, decode_all
 from rocketpy.protocol.remoting.command import Command, decode_command, encode_command
-from rocketpy.protocol.remoting.frame import FrameDecoder
+from rocketpy.protocol.remoting.frame import CODEC_JSON, CODEC_MSGPACK, FrameDecoder
 from rocketpy_broker.services.pop.formats import tag_of
 from tests.golden_data import RecordedFrame, frames
 from tests.integration.broker.test_deferred import send
@@ -68,13 +68,19 @@ async def pop_response(
     client: RawClient, count: int = 32, invisible_ms: int = HOUR_MS, topic: str = "T", **changes: object
 ) -> Command:
     """The response to a pop."""
+    request = pop_request(count, invisible_ms, topic, **changes)
+    return await client.call_frame(encode_command(request))
+
+
+def pop_request(count: int = 32, invisible_ms: int = HOUR_MS, topic: str = "T", **changes: object) -> Command:
+    """The request of a pop."""
     fields: dict[str, object] = {
         "consumer_group": "g", "topic": topic, "queue_id": -1, "max_msg_nums": count,
         "invisible_time": invisible_ms, "poll_time": 0, "born_time": int(time.time() * 1000),
         "init_mode": INIT_AT_MIN,
     }  # fmt: skip
     header = PopMessageRequestHeader(**{**fields, **changes})  # type: ignore[arg-type] # from a dict
-    return await client.call(RequestCode.POP_MESSAGE, header)
+    return Command.request(RequestCode.POP_MESSAGE, header)
 
 
 def popped(response: Command, topic: str, group: str = "g") -> list[Popped]:
@@ -262,6 +268,26 @@ async def test_another_invisible_time_replaces_the_receipt(tmp_path: Path) -> No
         assert (await change(client, a, HOUR_MS)).code == ResponseCode.NO_MESSAGE
         assert (await ack(client, longer)).code == 0
         assert (await change(client, longer, HOUR_MS)).code == ResponseCode.NO_MESSAGE
+
+
+async def test_the_same_response_in_each_codec(tmp_path: Path) -> None:
+    """Common responses in JSON come from a template, which could lack a field or name the wrong offset."""
+    async with serving(tmp_path, settings=SMALL) as (_, client):
+        await create(client)
+        await send_all(client, "ab")
+        for offset, codec in enumerate((CODEC_JSON, CODEC_MSGPACK)):
+            response = await client.call_frame(encode_command(pop_request(1), codec))
+            fields = dict(response.ext_fields())
+            fields.pop("popTime"), fields.pop("reviveQid")
+            assert (response.code, response.codec, response.remark) == (0, codec, "FOUND")
+            assert fields == {
+                "invisibleTime": str(HOUR_MS), "restNum": str(1 - offset),
+                "startOffsetInfo": f"0 0 {offset}", "msgOffsetInfo": f"0 0 {offset}",
+            }  # fmt: skip
+            (message,) = popped(response, "T")
+            response = await client.call_frame(encode_command(ack_request(message), codec))
+            fixed = (response.code, response.codec, response.remark, response.ext_fields())
+            assert fixed == (0, codec, None, {})
 
 
 async def test_the_requests_of_java(tmp_path: Path) -> None:

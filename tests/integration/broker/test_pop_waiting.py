@@ -109,7 +109,7 @@ async def test_messages_of_a_deleted_topic_are_not_in_flight(workers: Workers) -
     await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, new_topic("Other", 1))
     assert len(await pop(client)) == 4
     points = workers.broker.delivery.pop.points.in_flight
-    assert points.counts.total() == 4
+    assert sum(points.counts.values()) == 4
     header = DeleteTopicRequestHeader(topic="T")
     assert (await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, header)).code == ResponseCode.SUCCESS
     assert not points.points
@@ -118,7 +118,7 @@ async def test_messages_of_a_deleted_topic_are_not_in_flight(workers: Workers) -
     await send(client, "new")
     (message,) = await pop(client)
     await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic="Other"))
-    assert points.counts.total() == 1
+    assert sum(points.counts.values()) == 1
     assert (await ack(client, message)).code == ResponseCode.SUCCESS
 
 
@@ -139,7 +139,7 @@ async def test_pops_of_one_millisecond_have_receipts_of_their_own(workers: Worke
     assert sorted(message.body for message in found) == ["0", "0", "1", "1"]
     assert len({(message.body, message.receipt.pop_time) for message in found}) == 4
     points = workers.broker.delivery.pop.points.in_flight
-    assert points.counts.total() == 4
+    assert sum(points.counts.values()) == 4
     for message in found:
         assert (await ack(client, message)).code == ResponseCode.SUCCESS
     assert not points.points
