@@ -61,7 +61,7 @@ class PopRun:
 
     def append(self, message: MessageInner) -> AppendReceipt:
         """Append a record; `respond` follows. Raises RocketError."""
-        self.send.is_run_open = True
+        self.send.has_records = True
         return self.store.append(message)
 
     def acknowledge(self, channel: Channel, request: Command, place: Place, offset: int) -> None:
@@ -71,7 +71,7 @@ class PopRun:
             self.append_acks()
             acks = self._acks.setdefault(place, {})
         acks[offset] = channel, request
-        self.send.is_run_open = True
+        self.send.has_records = True
 
     def append_acks(self) -> None:
         """Append the acknowledgements so far; a change of the same messages has to see them."""
@@ -94,7 +94,7 @@ class PopRun:
 
     def respond(self, channel: Channel, request: Command, response: Command | bytes) -> None:
         """Respond once the run is stored, or with the error."""
-        self.send.is_run_open = True
+        self.send.has_records = True
         self._waiting.append(_Waiting(channel, request, response))
 
     def _complete(self) -> None:

@@ -116,6 +116,8 @@ class SendHandler:
         """Those that wait until the run is flushed or replicated, as the broker is configured."""
         self.is_run_open = False
         """Whether messages are appended and not written yet. Before reads, call `end_of_buffer`."""
+        self.has_records = False
+        """Whether there is more to write that no request reads: the records of pops."""
         self._accepts_from_ms = self.config.send.start_accept_ms
 
     # -- requests -----------------------------------------------------------------------------
@@ -427,10 +429,10 @@ class SendHandler:
 
     def end_of_buffer(self) -> None:
         """Write the run and send or park the responses to it."""
-        if not self.is_run_open:
+        if not (self.is_run_open or self.has_records):
             return
         self.before_write()
-        self.is_run_open = False
+        self.is_run_open = self.has_records = False
         waiting, self._waiting = self._waiting, []
         try:
             self.store.write_out()

@@ -30,6 +30,7 @@ BATCH_ACK_TAG: Final = b"bAck"
 _TAGS: Final = props.PROPERTY_TAGS.encode()
 _OUT_MS: Final = OUT_MS.encode()
 _INT32: Final = 1 << 32
+_encode_json: Final = msgspec.json.Encoder().encode
 
 
 def revive_topic(cluster: str) -> str:
@@ -54,6 +55,37 @@ class PointKey(NamedTuple):
     queue_id: int
     start_offset: int
     pop_ms: int
+
+
+class _PointBody(msgspec.Struct, gc=False):
+    """The body of a check point's record; the fields are in their order there."""
+
+    bm: int
+    bn: str
+    c: str
+    d: list[int]
+    it: int
+    n: int
+    pt: int
+    q: int
+    reviveTime: int  # noqa: N815 - the name in the record
+    ro: int
+    rp: str | msgspec.UnsetType
+    so: int
+    t: str
+
+
+class _AckBody(msgspec.Struct, gc=False):
+    """The body of an acknowledgement's record; the fields are in their order there."""
+
+    ao: int
+    aol: list[int] | msgspec.UnsetType
+    bn: str
+    c: str
+    pt: int
+    q: int
+    so: int
+    t: str
 
 
 @dataclass(eq=False, slots=True)
@@ -129,11 +161,13 @@ class CheckPoint:
         again, have another `ro`, which RocketMQ ignores.
         """
         topic, group, queue_id, start, pop_ms = self.key
-        return _json(
-            bm=self.done - _INT32 if self.done >> 31 else self.done, bn=self.broker_name, c=group,
-            d=list(self.diffs), it=self.invisible_ms, n=len(self.diffs), pt=pop_ms, q=queue_id,
-            reviveTime=self.revive_ms, ro=0 if is_pop else 1, rp=self.tries, so=start, t=topic,
+        bits = self.done - _INT32 if self.done >> 31 else self.done
+        body = _PointBody(
+            bm=bits, bn=self.broker_name, c=group, d=list(self.diffs), it=self.invisible_ms,
+            n=len(self.diffs), pt=pop_ms, q=queue_id, reviveTime=self.revive_ms, ro=0 if is_pop else 1,
+            rp=self.tries or msgspec.UNSET, so=start, t=topic,
         )  # fmt: skip
+        return _encode_json(body)
 
     @staticmethod
     def is_of_pop(body: bytes) -> bool:
@@ -170,11 +204,12 @@ class Acknowledgement(NamedTuple):
         """Return tag and body of its record, as RocketMQ writes them."""
         topic, group, queue_id, start, pop_ms = self.key
         is_single = len(self.offsets) == 1
-        body = _json(
-            ao=self.offsets[0] if is_single else -1, aol=None if is_single else list(self.offsets),
+        body = _AckBody(
+            ao=self.offsets[0] if is_single else -1,
+            aol=msgspec.UNSET if is_single else list(self.offsets),
             bn=self.broker_name, c=group, pt=pop_ms, q=queue_id, so=start, t=topic,
         )  # fmt: skip
-        return ACK_TAG if is_single else BATCH_ACK_TAG, body
+        return ACK_TAG if is_single else BATCH_ACK_TAG, _encode_json(body)
 
     @classmethod
     def decode(cls, tag: bytes, body: bytes) -> Acknowledgement:
@@ -225,11 +260,6 @@ class _Fields(NamedTuple):
         if type(value) is not str or not value:
             raise _wrong(name, value)
         return value
-
-
-def _json(**fields: str | int | list[int] | None) -> bytes:
-    """Return the fields that are not None as JSON, in this order."""
-    return msgspec.json.encode({name: value for name, value in fields.items() if value is not None})
 
 
 def _wrong(name: str, value: object) -> RemoteProtocolError:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from rocketpy.protocol.bodies import BatchAck, BatchAckMessageRequestBody
 from rocketpy.protocol.bodies.pop import bit_set
 from rocketpy.protocol.codes import RequestCode, ResponseCode
@@ -31,7 +33,7 @@ from rocketpy.protocol.remoting.command import Command, decode_command, encode_c
 from rocketpy.protocol.remoting.frame import CODEC_JSON, CODEC_MSGPACK, FrameDecoder
 from rocketpy_broker.services.pop.formats import tag_of
 from tests.golden_data import RecordedFrame, frames
-from tests.integration.broker.test_deferred import send
+from tests.integration.broker.test_deferred import send, send_header
 from tests.integration.raw_client import RawClient, new_topic, serving
 from tests.integration.small import SMALL
 from tests.waiting import LIMIT_S
@@ -134,13 +136,18 @@ def change_request(message: Popped, invisible_ms: int, group: str = "g") -> Comm
     return Command.request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
 
 
-async def call_together(client: RawClient, requests: Sequence[Command]) -> list[int]:
-    """Send requests in one buffer; return the codes of their responses."""
+async def respond_together(client: RawClient, requests: Sequence[Command]) -> list[Command]:
+    """Send requests in one buffer; return their responses in the same order."""
     for number, request in enumerate(requests):
         request.opaque = number
     client.writer.write(b"".join(map(encode_command, requests)))
     responses = [await client.next() for _ in requests]
-    return [response.code for response in sorted(responses, key=lambda response: response.opaque)]
+    return sorted(responses, key=lambda response: response.opaque)
+
+
+async def call_together(client: RawClient, requests: Sequence[Command]) -> list[int]:
+    """Send requests in one buffer; return the codes of their responses."""
+    return [response.code for response in await respond_together(client, requests)]
 
 
 def changed(message: Popped, response: Command) -> Popped:
@@ -235,8 +242,11 @@ async def test_what_is_not_acknowledged_comes_again(tmp_path: Path) -> None:
         assert "its time was over" in str(late.remark)
 
 
-async def test_acknowledgements_in_one_buffer_share_a_record(tmp_path: Path) -> None:
+async def test_acknowledgements_in_one_buffer_share_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A pop of 32 messages would need 33 records; or one wrong request would decide about the others."""
+    monkeypatch.setattr("rocketpy.transport.channel._TURN_S", LIMIT_S)  # a loaded machine is slow
     async with serving(tmp_path, settings=SMALL) as (cluster, client):
         await create(client)
         await send_all(client, "abcdefgh")
@@ -250,6 +260,24 @@ async def test_acknowledgements_in_one_buffer_share_a_record(tmp_path: Path) -> 
         stored = decode_all(store.get_message(points.topic, a.receipt.revive_queue, 0, 32).body)
         assert [tag_of(record.properties) for record in stored] == [b"ck", b"bAck", b"bAck"]
         assert points.in_flight.counts == {("T", "g", 0): 3}
+
+
+async def test_workers_that_share_a_connection(tmp_path: Path) -> None:
+    """A pop would miss a message that was sent before it, or get one that was popped in the same buffer."""
+    async with serving(tmp_path, settings=SMALL) as (cluster, client):
+        await create(client)
+        await send_all(client, "ab")
+        (a,) = await pop(client, 1)
+        sent = Command.request(RequestCode.SEND_MESSAGE_V2, send_header("UNIQ_KEY\x01c\x02"), b"c")
+        requests = [ack_request(a), pop_request(1), sent, pop_request(1), ack_request(a)]
+        responses = await respond_together(client, requests)
+        assert [response.code for response in responses] == [0, 0, 0, 0, ResponseCode.NO_MESSAGE]
+        b, c = (popped(responses[number], "T")[0] for number in (1, 3))
+        assert (b.body, c.body) == ("b", "c")
+        assert await call_together(client, [ack_request(c), ack_request(b), pop_request()]) == [
+            0, 0, ResponseCode.POLLING_TIMEOUT
+        ]  # fmt: skip
+        assert not cluster.brokers[0].delivery.pop.points.in_flight.points
 
 
 async def test_another_invisible_time_replaces_the_receipt(tmp_path: Path) -> None:
