@@ -18,6 +18,7 @@ mod log_fields;
 mod pulled;
 mod reads;
 mod record;
+mod timers;
 
 /// Inputs above this size are handled without the global interpreter lock.
 const DETACH_BYTES: usize = 64 << 10;
@@ -54,6 +55,8 @@ mod rocketpy_native {
     use super::pulled::split_records;
     #[pymodule_export]
     use super::reads::{select_units, take_records};
+    #[pymodule_export]
+    use super::timers::{due_messages, timer_units};
 
     /// Changes with the name, the parameters or the result of any function; see `rocketpy/native.py`.
     #[pymodule_export]

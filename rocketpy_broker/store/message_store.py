@@ -544,20 +544,34 @@ class MessageStore:
         One read gets the records that follow each other in the log. Raises StoreError at the record that
         cannot be read.
         """
-        begin, data = 0, b""
-        for number, (offset, size) in enumerate(places):
-            if not begin <= offset < begin + len(data):
-                begin, end = offset, offset + size
-                for following, its_size in places[number + 1 :]:
-                    if following != end or end + its_size - begin > _TOGETHER_BYTES:
-                        break
-                    end += its_size
-                data = b""
-                if end > offset + size:
-                    with contextlib.suppress(StoreError):  # then they are read individually
-                        data = self.commit_log.read(begin, end - begin) or b""
-            record = data[offset - begin : offset - begin + size]
-            yield record if is_intact(record, offset) else self.look_message(offset, size)
+        first = 0
+        for count, data in self.read_together(places):
+            begin = places[first][0]
+            for offset, size in places[first : first + count]:
+                record = data[offset - begin : offset - begin + size]
+                yield record if is_intact(record, offset) else self.look_message(offset, size)
+            first += count
+
+    def read_together(self, places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
+        """Yield how many of these records follow each other in the log, and their bytes, for all in order.
+
+        places: physical offset and size of each. Nothing is checked. The bytes are empty if they cannot be
+        read together.
+        """
+        first = 0
+        while first < len(places):
+            begin, size = places[first]
+            end, following = begin + size, first + 1
+            for offset, its_size in places[following:]:
+                if offset != end or end + its_size - begin > _TOGETHER_BYTES:
+                    break
+                end += its_size
+                following += 1
+            data = b""
+            with contextlib.suppress(StoreError):
+                data = self.commit_log.read(begin, end - begin) or b""
+            yield following - first, data
+            first = following
 
     def read_log(self, physical_offset: int, size: int) -> bytes | None:
         """Return bytes of one commit log file, which may start and end inside records; for replication."""

@@ -7,11 +7,12 @@ slot leads to a unit that is missing. After power loss one may: see `TimerFiles.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 from rocketpy.errors import StoreDamaged, StoreError
+from rocketpy_broker.services.timers.batches import NewInSlot
 from rocketpy_broker.services.timers.formats import (
     BLANK_BYTES,
     CHECKPOINT_FILE_BYTES,
@@ -27,6 +28,7 @@ from rocketpy_broker.services.timers.formats import (
     Unit,
     encode_blank,
     is_blank,
+    set_previous,
 )
 from rocketpy_broker.store.files.disk import Disk, disk_errors, make_durable_dir, store_error
 from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
@@ -35,6 +37,7 @@ log = logging.getLogger("rocketpy.broker.timers")
 
 _READ_BYTES: Final = 1 << 16
 _BLOCK_BYTES: Final = 1 << 14
+_NO_BYTES: Final = bytes(UNIT.size)
 _SLOTS_READ: Final = _READ_BYTES // SLOT.size
 
 
@@ -265,16 +268,30 @@ class TimerLog:
         """
         at = position - self._block_at
         if not 0 <= at <= len(self._block) - UNIT.size:
-            file = self._files.find(position)
-            if file is None or position < 0:
-                return None
-            start = position - file.start
-            if at < 0:
-                start = max(0, start + UNIT.size - _BLOCK_BYTES)
-            self._block = file.read(start, min(_BLOCK_BYTES, file.wrote - start))
-            self._block_at = file.start + start
+            at = self._read_block(position)
+        return Unit.decode(self._block, at) if at >= 0 else None
+
+    def encoded(self, positions: Iterable[int]) -> bytes:
+        """Return the units at these positions, which may not be intact. Raises StoreError."""
+        found = []
+        for position in positions:
             at = position - self._block_at
-        return Unit.decode(self._block, at)
+            if not 0 <= at <= len(self._block) - UNIT.size:
+                at = self._read_block(position)
+            found.append(self._block[at : at + UNIT.size].ljust(UNIT.size, b"\0") if at >= 0 else _NO_BYTES)
+        return b"".join(found)
+
+    def _read_block(self, position: int) -> int:
+        """Read the block with a position; return where in the block it is, -1 if it is in no file."""
+        file = self._files.find(position)
+        if file is None or position < 0:
+            return -1
+        start = position - file.start
+        if position < self._block_at:
+            start = max(0, start + UNIT.size - _BLOCK_BYTES)
+        self._block = file.read(start, min(_BLOCK_BYTES, file.wrote - start))
+        self._block_at = file.start + start
+        return position - self._block_at
 
     def units(self, position: int) -> Iterator[tuple[int, Unit]]:
         """Yield (position, unit) from a position on, up to the first bytes that are no unit."""
@@ -406,27 +423,25 @@ class TimerFiles:
         size = self._log_file_bytes
         return self.log.unit(end - size + _last_place(size))
 
-    def add(self, units: Sequence[Unit]) -> tuple[int, int, int]:
-        """Append units to the slots of their times, up to the end of a file of the timer log.
+    def add(self, units: bytes, slots: Iterable[NewInSlot]) -> int:
+        """Append the units that `timer_units` returned for the next position; return how many slots are new.
 
-        Each is linked to the last unit of its slot; `previous` is not used. Returns the position of the first
-        one, the number of added units, and how many slots are new. Raises DiskFull, StoreError; then nothing
-        was added.
+        At most as many as `TimerLog.room` says. The first unit of each slot is linked to the last one that it
+        has. Raises DiskFull, StoreError; then nothing was added.
         """
-        begin, count = self.log.room()
-        slots: dict[int, Slot] = {}
-        linked, new = [], 0
-        for position, unit in zip(range(begin, begin + count * UNIT.size, UNIT.size), units, strict=False):
-            second = unit.slot_ms // PRECISION_MS
-            slot = slots.get(second)
+        begin, _ = self.log.room()
+        linked, changed, new = bytearray(units), dict[int, Slot](), 0
+        for second, first, last, timers in slots:
+            slot = changed.get(second)
             if slot is None:
                 slot = self.wheel.slot(second)
                 new += slot.last == NO_UNIT
-            linked.append(unit.encode(slot.last))
-            slots[second] = slot.with_last(second, position, recalls=unit.recalls)
-        self.log.append(b"".join(linked))
-        self.wheel.put(slots.values())
-        return begin, len(linked), new
+            set_previous(linked, first - begin, slot.last)
+            begins = first if slot.first == NO_UNIT else slot.first
+            changed[second] = Slot(second, begins, last, slot.timers + timers)
+        self.log.append(bytes(linked))
+        self.wheel.put(changed.values())
+        return new
 
     def flush(self) -> None:
         """Make units and slots durable. Safe in a thread. Raises StoreError."""

@@ -43,6 +43,7 @@ WHEEL_SLOTS: Final = 2 * 7 * 24 * 3600
 SLOT: Final = struct.Struct(">qqqii")
 WHEEL_BYTES: Final = WHEEL_SLOTS * SLOT.size
 UNIT: Final = struct.Struct(">iqiqiqiiq")
+_PREVIOUS: Final = struct.Struct(">q")
 NO_UNIT: Final = -1
 """Position of the unit before the first one of a slot."""
 BLANK_BYTES: Final = 16
@@ -132,6 +133,11 @@ class Unit(NamedTuple):
     def recalls(self) -> bool:
         """Whether the message recalls another one of its slot."""
         return self.kind & KIND_RECALL != 0
+
+
+def set_previous(units: bytearray, at: int, previous: int) -> None:
+    """Set the position of the unit before the encoded one at `at`."""
+    _PREVIOUS.pack_into(units, at + 4, previous)
 
 
 def encode_blank(size: int) -> bytes:

@@ -121,10 +121,10 @@ def recalled_key(properties: bytes) -> bytes | None:
     return value if value.startswith(topic + b"+") else recall_key(topic, value)
 
 
-def own_key(record: Record) -> bytes | None:
+def own_key(properties: bytes) -> bytes | None:
     """Return the key by which a stored timer can be recalled; None if it has no unique id."""
-    unique_id = props.find(record.properties, props.PROPERTY_UNIQ_KEY.encode())
-    topic = props.find(record.properties, props.PROPERTY_REAL_TOPIC.encode())
+    unique_id = props.find(properties, props.PROPERTY_UNIQ_KEY.encode())
+    topic = props.find(properties, props.PROPERTY_REAL_TOPIC.encode())
     return None if unique_id is None or topic is None else recall_key(topic, unique_id)
 
 
@@ -133,7 +133,7 @@ def rolled(record: Record, enqueued_ms: int, now_ms: int) -> MessageInner:
     times = props.find(record.properties, _ROLL_TIMES) or b"0"
     number = int(times) + 1 if _NUMBER.fullmatch(times.decode("ascii", "replace")) else 1
     copy = copy_to(record, TIMER_TOPIC, 0)
-    left = _left(record, enqueued_ms, now_ms, _ROLL_TIMES)
+    left = _left(record.properties, enqueued_ms, now_ms, _ROLL_TIMES)
     copy.properties = b"%b%b\x01%d\x02" % (left, _ROLL_TIMES, number)
     return copy
 
@@ -141,13 +141,18 @@ def rolled(record: Record, enqueued_ms: int, now_ms: int) -> MessageInner:
 def delivered(record: Record, topic: str, queue_id: int, enqueued_ms: int, now_ms: int) -> MessageInner:
     """Return the copy of a stored timer for its real topic and queue."""
     copy = copy_to(record, topic, queue_id)
-    copy.properties = _left(record, enqueued_ms, now_ms, _DUE)
+    copy.properties = properties_of_due(record.properties, enqueued_ms, now_ms)
     return copy
 
 
-def _left(record: Record, enqueued_ms: int, now_ms: int, removed: bytes) -> bytes:
+def properties_of_due(properties: bytes, enqueued_ms: int, now_ms: int) -> bytes:
+    """Return the properties of a delivered message."""
+    return _left(properties, enqueued_ms, now_ms, _DUE)
+
+
+def _left(properties: bytes, enqueued_ms: int, now_ms: int, removed: bytes) -> bytes:
     """Return the properties with the times of the wheel, and without the removed one."""
-    kept = b"\x02" + record.properties.rstrip(b"\x02") + b"\x02"
+    kept = b"\x02" + properties.rstrip(b"\x02") + b"\x02"
     for name in (removed, _ENQUEUE_MS, _DEQUEUE_MS):
         while (at := kept.find(b"\x02%b\x01" % name)) >= 0:
             kept = kept[:at] + kept[kept.index(b"\x02", at + 1) :]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -19,11 +19,15 @@ from rocketpy.protocol.java import utf8_hash
 from rocketpy.protocol.message.record import Record, decode, intact_properties
 from rocketpy_broker.services.delay.copies import has_copy
 from rocketpy_broker.services.delay.topic_rewrite import real_queue
+from rocketpy_broker.services.timers.batches import (
+    DueMessage,
+    NewInSlot,
+    NewOfTopic,
+    due_messages,
+    timer_units,
+)
 from rocketpy_broker.services.timers.files import TimerFiles, TimerFilesDamaged
 from rocketpy_broker.services.timers.formats import (
-    KIND,
-    KIND_RECALL,
-    KIND_ROLL,
     NO_UNIT,
     PRECISION_MS,
     UNIT,
@@ -40,7 +44,7 @@ from rocketpy_broker.services.timers.messages import (
     rolled,
 )
 from rocketpy_broker.store import MessageInner, MessageStore
-from rocketpy_broker.store.log.messages import peek_message, timestamp_in
+from rocketpy_broker.store.log.messages import peek_message
 
 log = logging.getLogger("rocketpy.broker.timers")
 
@@ -53,6 +57,10 @@ _READ_UNITS: Final = 256
 _WALK_UNITS: Final = 5000
 """Units of a slot that one call reads, which takes some milliseconds."""
 _NOT_READABLE_YET_MS: Final = 10
+
+
+_Units = tuple[bytes, list[NewInSlot], list[NewOfTopic]]
+"""What `timer_units` returns."""
 
 
 class Timers:
@@ -85,8 +93,6 @@ class Timers:
         """Topic -> number of its timers that are not delivered, on a master."""
         self._topics: dict[int, str] = {}
         """Java's hash of a topic, as units have it -> its name."""
-        self._hashes: dict[bytes, int] = {}
-        """Name of a topic of enqueued timers, in UTF-8 -> its hash."""
         self._leaving: Counter[int] = Counter()
         """Java's hash of a topic -> number of its timers that are appended and not written yet."""
         self._delivers = False
@@ -269,35 +275,52 @@ class Timers:
             return 0
         if self._delivers and not self._slots and _second(now_ms) > self.read_ms:
             self._move_to(_second(now_ms))
-        begin, entries = self.queue_offset, []
-        units = store.units(TIMER_TOPIC, 0, begin, min(count, _READ_UNITS))
-        places = [(physical, size) for physical, size, _ in units]
-        records = store.look_messages(places)
-        for number, ((physical, size), data) in enumerate(zip(places, records, strict=True), 1):
-            unit = self._unit(physical, size, data, now_ms)
-            if unit is not None:
-                entries.append((begin + number, unit))
-        self._add(entries, now_ms)
-        self.queue_offset = begin + len(units)
-        return len(units)
+        begin, (position, room) = self.queue_offset, self._files.log.room()
+        entries = store.units(TIMER_TOPIC, 0, begin, min(count, _READ_UNITS, room))
+        places = [(physical, size) for physical, size, _ in entries]
+        batches, at, done = [], position, 0
+        for number, data in store.read_together(places):
+            start, end = places[done][0], done + number
+            while done < end:
+                batch = self._units(data, start, places[done:end], at, now_ms)
+                done += len(batch[0]) // UNIT.size
+                if not batch[0]:
+                    batch = self._unit_alone(*places[done], at, now_ms)
+                    done += 1
+                at += len(batch[0])
+                batches.append(batch)
+        self._add(batches, position, now_ms, begin + len(places))
+        return len(places)
 
-    def _add(self, entries: Sequence[tuple[int, Unit]], now_ms: int) -> None:
-        """Add units to the wheel. entries: each with the queue offset after its message."""
-        done = 0
-        while done < len(entries):
-            position, added, new = self._files.add([unit for _, unit in entries[done:]])
-            self._slots += new
-            changes: Counter[int] = Counter()
-            for offset, unit in entries[done : done + added]:
-                self.queue_offset = offset
-                changes[unit.topic_hash] += -1 if unit.kind & KIND_RECALL else 1
-                if self._delivers and unit.slot_ms == self.read_ms:
-                    self._take(position, unit, now_ms, self._later if self._is_loading else self._due)
-                position += UNIT.size
-            self.waiting += changes.total()
-            for topic_hash, change in changes.items():
+    def _add(self, batches: Sequence[_Units], position: int, now_ms: int, queue_offset: int) -> None:
+        """Add units to the wheel. queue_offset: after their messages."""
+        units = b"".join([encoded for encoded, _, _ in batches])
+        slots = [slot for _, slots, _ in batches for slot in slots]
+        taken: list[tuple[int, Unit]] = []
+        if self._delivers and any(second * PRECISION_MS == self.read_ms for second, *_ in slots):
+            taken = self._in_slot(units, position)
+        if units:
+            self._slots += self._files.add(units, slots)
+        self.queue_offset = queue_offset
+        for at, unit in taken:
+            self._take(at, unit, now_ms, self._later if self._is_loading else self._due)
+        for _, _, topics in batches:
+            for topic, topic_hash, change in topics:
+                self._topics[topic_hash] = topic.decode(errors="replace")
                 self._count(topic_hash, change)
-            done += added
+                self.waiting += change
+
+    def _in_slot(self, units: bytes, position: int) -> list[tuple[int, Unit]]:
+        """Return the positions and units of the slot that is being read; recalls are noted at once."""
+        taken = []
+        for at in range(0, len(units), UNIT.size):
+            unit = Unit.decode(units, at)
+            if unit is not None and unit.slot_ms == self.read_ms:
+                if unit.recalls and not unit.rolls:
+                    self._note_recall(unit)
+                else:
+                    taken.append((position + at, unit))
+        return taken
 
     def load_counts(self, counts: Mapping[str, int]) -> None:
         """Set the counts of topics, as they were saved."""
@@ -311,33 +334,26 @@ class Timers:
             if not self.counts[topic]:
                 del self.counts[topic]
 
-    def _unit(self, physical: int, size: int, data: bytes | None, now_ms: int) -> Unit | None:
-        """Return the unit of a message of the timer topic. A message that is none is logged and skipped."""
+    def _units(
+        self, data: bytes, begin: int, places: Sequence[tuple[int, int]], position: int, now_ms: int
+    ) -> _Units:
+        return timer_units(data, begin, places, position, now_ms, self.read_ms, self._window_ms)
+
+    def _unit_alone(self, physical: int, size: int, position: int, now_ms: int) -> _Units:
+        """Return the unit of a message that could not be read with others, or is no timer; that is logged."""
+        data = self._store.look_message(physical, size)
         if data is None:
             log.error("the timer at offset %d cannot be read; it is lost", physical)
-            return None
-        try:
-            timer = Timer.read(intact_properties(data))
-        except UsageError as error:
-            log.error("the timer at offset %d is never due, and is dropped: %s", physical, error)
-            return None
-        kind, slot_ms, due_ms = KIND | KIND_RECALL * timer.recalls, timer.out_ms, timer.due_ms
-        # From the store time, so that all replicas place it in the same slot.
-        stored_ms = _second(timestamp_in(data))
-        if slot_ms - stored_ms >= self._window_ms:
-            kind |= KIND_ROLL
-            window = self._window_ms // PRECISION_MS
-            is_almost = slot_ms - stored_ms - self._window_ms < window // 3 * PRECISION_MS
-            slot_ms = due_ms = stored_ms + (window // 2 if is_almost else window) * PRECISION_MS
-        slot_ms = max(slot_ms, self.read_ms)
-        if slot_ms > self.read_ms + _WHEEL_MS - _BLANK_MS:  # the clock was wrong when it was stored
-            kind |= KIND_ROLL
-            slot_ms = due_ms = self.read_ms + self._window_ms
-        topic_hash = self._hashes.get(timer.real_topic)
-        if topic_hash is None:
-            topic_hash = self._hashes[timer.real_topic] = utf8_hash(timer.real_topic)
-            self._topics[topic_hash] = timer.real_topic.decode(errors="replace")
-        return Unit(NO_UNIT, kind, now_ms, slot_ms, physical, size, topic_hash, due_ms)
+            return b"", [], []
+        batch = self._units(data, physical, [(physical, size)], position, now_ms)
+        if not batch[0]:
+            reason = "it is at another offset"
+            try:
+                Timer.read(intact_properties(data))
+            except UsageError as error:
+                reason = str(error)
+            log.error("the timer at offset %d is never due, and is dropped: %s", physical, reason)
+        return batch
 
     # -- delivering ---------------------------------------------------------------------------
 
@@ -373,10 +389,7 @@ class Timers:
             for key_ms in sorted(key for key in self._due if key <= now_ms):
                 start = self._started.get(key_ms, 0)
                 positions = self._due[key_ms][start : start + count_max - count]
-                units = [self._unit_at(position) for position in positions]
-                records = self._store.look_messages([(unit.physical_offset, unit.size) for unit in units])
-                for unit, data in zip(units, records, strict=True):
-                    message = self._message(unit, data, now_ms)
+                for message in self._messages(positions, now_ms):
                     if message is not None:
                         self._append(message)
                     count += 1
@@ -395,6 +408,41 @@ class Timers:
             raise failure
         return count
 
+    def _messages(self, positions: Sequence[int], now_ms: int) -> Iterator[MessageInner | None]:
+        """Yield what to append for each unit; see `_message`."""
+        units, places = self._files.log.encoded(positions), []
+        for position, fields in zip(positions, UNIT.iter_unpack(units), strict=True):
+            if fields[0] != UNIT.size or fields[5] < 0 or fields[6] <= 0:
+                raise TimerFilesDamaged(f"the timer log has no unit at {position}")
+            places.append(fields[5:7])
+        done = 0
+        for number, data in self._store.read_together(places):
+            begin, end = places[done][0], done + number
+            while done < end:
+                part = units[done * UNIT.size : end * UNIT.size]
+                for fields in due_messages(part, data, begin, self._copies_below, now_ms):
+                    done += 1
+                    yield self._due_message(fields)
+                if done < end:
+                    unit = self._unit_at(positions[done])
+                    done += 1
+                    record = self._store.look_message(unit.physical_offset, unit.size)
+                    yield self._message(unit, record, now_ms)
+
+    def _due_message(self, fields: DueMessage) -> MessageInner | None:
+        """Return the message to append for a usual timer; None if it was recalled."""
+        (
+            physical, topic_hash, topic, queue_id, body, properties, flag, sys_flag, born_ms, born_host,
+            times,
+        ) = fields  # fmt: skip
+        if self._recalled and own_key(properties) in self._recalled:
+            return None
+        self._leaving[topic_hash] += 1
+        queue_id = self._queue_to_deliver(topic, queue_id, physical)
+        return MessageInner(
+            topic, queue_id, body, properties, flag, sys_flag, born_ms, born_host, times, is_copy=True
+        )
+
     def _append(self, message: MessageInner) -> None:
         try:
             self._store.append(message)
@@ -411,7 +459,7 @@ class Timers:
                 raise TimerFilesDamaged(f"the record at {unit.physical_offset} is no timer")
             log.error("the timer at offset %d was deleted before it was due", unit.physical_offset)
             return None
-        if not unit.rolls and self._recalled and own_key(record) in self._recalled:
+        if not unit.rolls and self._recalled and own_key(record.properties) in self._recalled:
             return None
         self._leaving[unit.topic_hash] += -1 if unit.recalls else 1
         try:
@@ -505,15 +553,19 @@ class Timers:
     def _take(self, position: int, unit: Unit, now_ms: int, due: dict[int, array[int]]) -> None:
         """Note when a unit of the slot is due, in `_due` or `_later`."""
         if unit.recalls and not unit.rolls:
-            data = self._store.look_message(unit.physical_offset, unit.size)
-            key = None if data is None else recalled_key(intact_properties(data))
-            if key is not None:
-                self._recalled.add(key)
+            self._note_recall(unit)
             return
         due_ms = unit.due_ms or unit.slot_ms + PRECISION_MS
         if due_ms <= now_ms:  # one time for all of them, since there may be many after a stop
             due_ms = min(now_ms, self.read_ms)
         due.setdefault(due_ms, array("q")).append(position)
+
+    def _note_recall(self, unit: Unit) -> None:
+        """Note which message of the slot a unit recalls."""
+        data = self._store.look_message(unit.physical_offset, unit.size)
+        key = None if data is None else recalled_key(intact_properties(data))
+        if key is not None:
+            self._recalled.add(key)
 
 
 def _second(time_ms: int) -> int:

@@ -63,6 +63,17 @@ def _unit(slot_s: int, number: int, **changes: int) -> Unit:
     )
 
 
+def _add(files: TimerFiles, units: list[Unit]) -> int:
+    """Add units to the slots of their times, each as a batch of its own."""
+    position, _ = files.log.room()
+    places = range(position, position + len(units) * UNIT.size, UNIT.size)
+    slots = [
+        (unit.slot_ms // 1000, place, place, -1 if unit.recalls else 1)
+        for place, unit in zip(places, units, strict=True)
+    ]
+    return files.add(b"".join(unit.encode(NO_UNIT) for unit in units), slots)
+
+
 def _chain(files: TimerFiles, second: int) -> list[int]:
     """The physical offsets of a slot's messages, the last first."""
     found, at = [], files.wheel.slot(second).last
@@ -92,7 +103,7 @@ def test_slots_are_those_of_java(recorded: Path, tmp_path: Path) -> None:
     theirs, ours = _files(recorded), _files(tmp_path)
     theirs.log.load()
     for _, unit in theirs.log.units(0):
-        ours.add([unit])
+        _add(ours, [unit])
     slots = sorted(theirs.wheel.slots(0))
     assert len(slots) == 7
     assert sorted(ours.wheel.slots(0)) == slots
@@ -132,8 +143,9 @@ def test_a_unit_is_not_split_between_files(tmp_path: Path) -> None:
     files = _files(tmp_path)
     left = [_unit(50 + number % 2, number) for number in range(25)]
     while left:
-        _, count, _ = files.add(left)
-        left = left[count:]
+        room = files.log.room()[1]
+        _add(files, left[:room])
+        left = left[room:]
     assert [path.stat().st_size for path in sorted((tmp_path / "timerlog").iterdir())] == [520, 520, 520]
     assert is_blank((tmp_path / "timerlog" / f"{0:020}").read_bytes(), 9 * UNIT.size)
     assert _chain(files, 50) == [100 * number for number in range(24, -1, -2)]
@@ -150,7 +162,7 @@ def test_a_unit_is_not_split_between_files(tmp_path: Path) -> None:
 def test_units_that_a_kill_left_unlinked_are_linked(tmp_path: Path) -> None:
     """A timer whose slot was not written would never be delivered."""
     files = _files(tmp_path)
-    files.add([_unit(50, 1), _unit(50, 2), _unit(60, 3)])
+    _add(files, [_unit(50, 1), _unit(50, 2), _unit(60, 3)])
     files.flush()
     files.log.append(_unit(50, 4).encode(UNIT.size) + _unit(70, 5).encode(NO_UNIT))
     files.close()
@@ -165,7 +177,7 @@ def test_units_that_a_kill_left_unlinked_are_linked(tmp_path: Path) -> None:
 def test_slots_beyond_the_timer_log_are_corrected(tmp_path: Path) -> None:
     """Power loss may keep a slot and lose its unit; the other units of the slot would be lost with it."""
     files = _files(tmp_path)
-    files.add([_unit(50, 1), _unit(50, 2)])
+    _add(files, [_unit(50, 1), _unit(50, 2)])
     files.wheel.put([Slot(50, 0, 5 * UNIT.size, 6), Slot(80, 4 * UNIT.size, 4 * UNIT.size, 1)])
     files.close()
     again = _files(tmp_path)
@@ -178,7 +190,7 @@ def test_slots_beyond_the_timer_log_are_corrected(tmp_path: Path) -> None:
 def test_units_of_lost_messages_are_dropped(tmp_path: Path) -> None:
     """Another message would be stored at the offset of the lost one, and be delivered in its place."""
     files = _files(tmp_path)
-    files.add([_unit(50, 1), _unit(50, 2), _unit(50, 3)])
+    _add(files, [_unit(50, 1), _unit(50, 2), _unit(50, 3)])
     files.close()
     again = _files(tmp_path)
     again.recover(TimerCheckpoint(), 299)
@@ -190,7 +202,7 @@ def test_units_of_lost_messages_are_dropped(tmp_path: Path) -> None:
 def test_missing_files_are_noticed(tmp_path: Path) -> None:
     """Timers would be lost in silence."""
     files = _files(tmp_path)
-    files.add([_unit(50, 1)])
+    _add(files, [_unit(50, 1)])
     files.close()
     (tmp_path / "timerwheel").unlink()
     again = _files(tmp_path)
@@ -207,9 +219,9 @@ def test_missing_files_are_noticed(tmp_path: Path) -> None:
 def test_a_slot_of_another_fortnight_is_free(tmp_path: Path) -> None:
     """Timers of a past second would be delivered again with those of a later one."""
     files = _files(tmp_path)
-    files.add([_unit(50, 1)])
+    _add(files, [_unit(50, 1)])
     assert files.wheel.slot(50 + WHEEL_SLOTS).last == NO_UNIT
-    _, _, new = files.add([_unit(50 + WHEEL_SLOTS, 2)])
+    new = _add(files, [_unit(50 + WHEEL_SLOTS, 2)])
     assert new == 1
     assert _chain(files, 50 + WHEEL_SLOTS) == [200]
     files.close()
@@ -219,7 +231,7 @@ def test_the_next_second_with_timers_is_found_across_the_end_of_the_wheel(tmp_pa
     """Timers behind an empty hour would wait for it slot by slot, or be passed over."""
     files = _files(tmp_path)
     base = WHEEL_SLOTS * 3 - 10
-    files.add([_unit(base + 5000, 1), _unit(base + 2, 2)])
+    _add(files, [_unit(base + 5000, 1), _unit(base + 2, 2)])
     assert files.wheel.next_second(base, base + 9000) == base + 2
     assert files.wheel.next_second(base + 3, base + 9000) == base + 5000
     assert files.wheel.next_second(base + 5001, base + 9000) == base + 9000
@@ -230,12 +242,12 @@ def test_no_timer_is_lost_while_the_disk_is_full(tmp_path: Path) -> None:
     """A unit without its slot would never be delivered, and a slot without its unit would end the chain."""
     disk = FaultyDisk(only="pwrite")
     files = _files(tmp_path, disk=disk)
-    files.add([_unit(50, 1)])
+    _add(files, [_unit(50, 1)])
     files.flush()
     disk.fail_at, disk.calls = 1, 0
     with pytest.raises(StoreError):
-        files.add([_unit(50, 2)])
-    files.add([_unit(50, 3)])
+        _add(files, [_unit(50, 2)])
+    _add(files, [_unit(50, 3)])
     assert _chain(files, 50) == [300, 100]
     files.close()
 
@@ -245,7 +257,9 @@ def test_expired_files_of_the_timer_log_are_deleted(tmp_path: Path) -> None:
     files = _files(tmp_path)
     left = [_unit(50, number) for number in range(30)]
     while left:
-        left = left[files.add(left)[1] :]
+        room = files.log.room()[1]
+        _add(files, left[:room])
+        left = left[room:]
     assert files.log.delete_expired(800) == []
     deletions = files.log.delete_expired(1700)
     assert len(deletions) == 1
