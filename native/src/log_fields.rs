@@ -126,7 +126,7 @@ impl<'a> Reader<'a> {
         accept: &impl Fn(&[u8], i32, i64, i64) -> PyResult<i64>,
     ) -> Result<(), Stop> {
         let offset = record.physical_offset;
-        let end = offset.checked_add(record.size as i64).ok_or(Stop::Here)?;
+        let end = offset.checked_add(record.size as i64).ok_or(Stop::Python)?;
         let is_in_queue = record.sys_flag & NOT_IN_QUEUE == 0;
         if (base >= 0 && (offset != base.wrapping_add(self.position as i64) || !is_in_queue))
             || record.topic.is_empty()
