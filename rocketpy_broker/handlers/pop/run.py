@@ -60,7 +60,7 @@ class PopRun:
         self.send.before_write = self._complete
 
     def append(self, message: MessageInner) -> AppendReceipt:
-        """Append a record; `respond` follows. Raises RocketError."""
+        """Append a record. Raises RocketError."""
         self.send.has_records = True
         return self.store.append(message)
 
@@ -100,10 +100,9 @@ class PopRun:
     def _complete(self) -> None:
         """Add the rest before the run is written."""
         self.append_acks()
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            self.send.when_stored(partial(self._stored, waiting))
-            self.service.changed()
+        waiting, self._waiting = self._waiting, []
+        self.send.when_stored(partial(self._stored, waiting))
+        self.service.changed()
 
     def _stored(self, waiting: list[_Waiting], error: StoreError | None) -> None:
         if error is not None:

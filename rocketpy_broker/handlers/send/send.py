@@ -100,7 +100,7 @@ class SendHandler:
     commits: CommitWaiters | None = None
     """Parks all responses of a DLedger broker."""
     before_write: Callable[[], None] = lambda: None
-    """Called before a run is written: it may append more."""
+    """Called before records of pops are written; it may append more."""
     clock: Clock = system_clock
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ class SendHandler:
         self.is_run_open = False
         """Whether messages are appended and not written yet. Before reads, call `end_of_buffer`."""
         self.has_records = False
-        """Whether there is more to write that no request reads: the records of pops."""
+        """Whether there are records of pops, which no request reads; then `before_write` is called."""
         self._accepts_from_ms = self.config.send.start_accept_ms
 
     # -- requests -----------------------------------------------------------------------------
@@ -431,7 +431,8 @@ class SendHandler:
         """Write the run and send or park the responses to it."""
         if not (self.is_run_open or self.has_records):
             return
-        self.before_write()
+        if self.has_records:
+            self.before_write()
         self.is_run_open = self.has_records = False
         waiting, self._waiting = self._waiting, []
         try:

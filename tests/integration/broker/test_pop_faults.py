@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import signal
 from asyncio.subprocess import Process
@@ -22,17 +23,21 @@ from rocketpy.protocol.message.properties import decode
 from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker import Broker, EmbeddedCluster
 from rocketpy_broker.services.pop.formats import SEEN_GROUP
+from rocketpy_broker.store.files.disk import OsDisk
 from tests.integration.broker.test_deferred import records, send
 from tests.integration.broker.test_pop import (
     HOUR_MS,
     Popped,
     ack,
+    ack_request,
     arrive,
     batch_ack,
+    call_together,
     change,
     changed,
     create,
     pop,
+    pop_request,
     pop_response,
     send_all,
 )
@@ -314,16 +319,53 @@ async def test_receipts_of_more_revive_queues_stay_valid(tmp_path: Path) -> None
             assert (await batch(client, moved)).code == ResponseCode.SUCCESS
 
 
+class DiskWithoutAcks(OsDisk):
+    """Does not write acknowledgements of several messages while it fails."""
+
+    fails = False
+
+    def pwrite(self, handle: int, data: bytes, position: int) -> None:
+        if self.fails and b"TAGS\x01bAck\x02" in data:
+            raise OSError(errno.EIO, "planned failure of pwrite")
+        super().pwrite(handle, data, position)
+
+
+async def test_acknowledgements_that_cannot_be_written_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker would believe that its messages are acknowledged, or could not acknowledge them again."""
+    monkeypatch.setattr("rocketpy.transport.channel._TURN_S", LIMIT_S)  # a loaded machine is slow
+    disk = DiskWithoutAcks()
+    async with (
+        EmbeddedCluster(tmp_path, settings=SMALL, make_broker=partial(Broker, disk=disk)) as cluster,
+        await RawClient.open(cluster.brokers[0].address) as client,
+    ):
+        await create(client)
+        await send_all(client, "abc")
+        a, b = await pop(client, 2)
+        disk.fails = True
+        requests = [ack_request(a), pop_request(1), ack_request(b)]
+        assert await call_together(client, requests) == [ResponseCode.SYSTEM_ERROR] * 3
+        disk.fails = False
+        async with asyncio.timeout(LIMIT_S):
+            while (response := await ack(client, a)).code == ResponseCode.SYSTEM_BUSY:
+                pass  # it reads its check points
+        assert response.code == 0
+        assert (await ack(client, b)).code == 0
+        (c,) = await pop(client)
+        assert c.body == "c"
+
+
 @pytest.mark.parametrize("kill", [True, False])
 async def test_messages_in_flight_survive_a_restart(tmp_path: Path, kill: bool) -> None:
     """A kill would give a job to a second worker, or forget that one is done."""
     process, address = await broker(tmp_path)
     async with await RawClient.open(address) as client:
         await create(client)
-        await send_all(client, "abcdef")
-        a, b, c, d = await pop(client, 4)
-        (e,) = await pop(client, 1, invisible_ms=1500)
-        assert (await ack(client, a)).code == 0
+        await send_all(client, "abcdefg")
+        a, b, c, d, e = await pop(client, 5)
+        (f,) = await pop(client, 1, invisible_ms=1500)
+        assert await call_together(client, [ack_request(a), ack_request(e)]) == [0, 0]
         longer = changed(c, await change(client, c, HOUR_MS))
     await stop(process, signal.SIGKILL if kill else signal.SIGTERM)
     process, address = await broker(tmp_path)
@@ -334,8 +376,8 @@ async def test_messages_in_flight_survive_a_restart(tmp_path: Path, kill: bool) 
         assert (await change(client, d, 0)).code == 0
         while len(more) < 3:
             more |= {message.body for message in await arrive(client, 1)}
-        assert more == {"d", e.body, "f"}
-        for used in (a, c, d):
+        assert more == {"d", f.body, "g"}
+        for used in (a, c, d, e):
             assert (await ack(client, used)).code == ResponseCode.NO_MESSAGE
     await stop(process)
 

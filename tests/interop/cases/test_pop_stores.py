@@ -9,7 +9,17 @@ from typing import TypeVar
 
 import pytest
 
-from tests.integration.broker.test_pop import Popped, ack, change, changed, create, pop, send_all
+from tests.integration.broker.test_pop import (
+    Popped,
+    ack,
+    ack_request,
+    call_together,
+    change,
+    changed,
+    create,
+    pop,
+    send_all,
+)
 from tests.integration.raw_client import RawClient
 from tests.interop.java_peer import JavaPeer
 from tests.interop.processes import BrokerProcess, JavaBroker, NameServerProcess, OurBroker
@@ -70,10 +80,11 @@ def test_a_store_goes_to_java_and_back(
     async def begin(client: RawClient) -> list[Popped]:
         await create(client)
         await send_all(client, "abcdefghijkl")
-        a, b, c = await pop(client, 3, LONG_MS)
-        d, e = await pop(client, 2, SHORT_MS)
-        await acknowledge(client, a)
-        return [b, changed(c, await change(client, c, LONG_MS)), d, e]
+        a, b, c, d = await pop(client, 4, LONG_MS)
+        e, f = await pop(client, 2, SHORT_MS)
+        assert await call_together(client, [ack_request(a), ack_request(d)]) == [0, 0]
+        acked.update("ad")
+        return [b, changed(c, await change(client, c, LONG_MS)), e, f]
 
     async def go_on(client: RawClient) -> list[Popped]:
         b, c, _, _ = held
