@@ -60,6 +60,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger("rocketpy_broker.store.message_store")
 
+_GAP_BYTES_MAX: Final = 4096
+"""Maximum number of bytes between two records that are read together."""
 _TOGETHER_BYTES: Final = 1 << 16
 """Maximum number of bytes of records that one read gets together."""
 
@@ -541,7 +543,7 @@ class MessageStore:
     def look_messages(self, places: Sequence[tuple[int, int]]) -> Iterator[bytes | None]:
         """Yield what `look_message` returns for each physical offset and size.
 
-        One read gets the records that follow each other in the log. Raises StoreError at the record that
+        One read gets the records that are near each other in the log. Raises StoreError at the record that
         cannot be read.
         """
         first = 0
@@ -553,19 +555,19 @@ class MessageStore:
             first += count
 
     def read_together(self, places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
-        """Yield how many of these records follow each other in the log, and their bytes, for all in order.
+        """Yield how many of these records are near each other in the log, and the bytes from the first on.
 
-        places: physical offset and size of each. Nothing is checked. The bytes are empty if they cannot be
-        read together.
+        places: physical offset and size of each. All are yielded, in order. Nothing is checked. The bytes are
+        empty if they cannot be read together.
         """
         first = 0
         while first < len(places):
             begin, size = places[first]
             end, following = begin + size, first + 1
             for offset, its_size in places[following:]:
-                if offset != end or end + its_size - begin > _TOGETHER_BYTES:
+                if not 0 <= offset - end <= _GAP_BYTES_MAX or offset + its_size - begin > _TOGETHER_BYTES:
                     break
-                end += its_size
+                end = offset + its_size
                 following += 1
             data = b""
             with contextlib.suppress(StoreError):

@@ -173,7 +173,7 @@ def test_neighbours_are_looked_up_together(tmp_path: Path) -> None:
         assert alone.count(None) == 4
         disk.reads = 0
         assert list(store.look_messages(asked)) == alone
-        assert disk.reads <= 12
+        assert disk.reads <= 8
         disk.bad = range(places[30][0], places[31][0])
         found = store.look_messages(places)
         assert [next(found) for _ in range(30)] == alone[:30]
