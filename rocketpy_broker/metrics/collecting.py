@@ -187,7 +187,7 @@ def _progress(sources: MetricSources) -> Iterator[tuple[Metric, Values] | None]:
     """Yield the depths of queues and the lags of consumer groups, and None after each queue."""
     store = sources.store
     kept: dict[str, int] = {}
-    for topic, queue_id in list(store.queues.queues):
+    for topic, queue_id in store.list_queues():
         end = store.max_offset_in_queue(topic, queue_id)
         kept[topic] = kept.get(topic, 0) + end - max(store.min_offset_in_queue(topic, queue_id), 0)
         yield None

@@ -411,6 +411,11 @@ class MessageStore:
             self._catch_up()
         return self.queues.queues.get((topic, queue_id))
 
+    def list_queues(self) -> list[tuple[str, int]]:
+        """Return topic and id of each queue that has or had messages, new ones included."""
+        self._catch_up()
+        return list(self.queues.queues)
+
     def get_message(
         self,
         topic: str,

@@ -124,7 +124,7 @@ class PullChecks:
         """Whether a slave has messages of a queue, or of a topic that it has not copied: its log is ahead."""
         if self.store.max_offset_in_queue(header.topic, header.queue_id):
             return True
-        return topic is None and any(name == header.topic for name, _ in self.store.queues.queues)
+        return topic is None and any(name == header.topic for name, _ in self.store.list_queues())
 
     def filter(self, channel: Channel, header: PullMessageRequestHeader) -> MessageFilter:
         """Return the filter of a pull. Raises Rejected.

@@ -188,7 +188,7 @@ class CheckPoints:
     def read(self, count_max: int) -> int:
         """Read up to `count_max` records of the revive topic; return their number. Raises StoreError."""
         count = 0
-        for topic, queue_id in list(self.store.queues.queues) if self._is_loading else ():
+        for topic, queue_id in self.store.list_queues() if self._is_loading else ():
             if topic == self.topic:
                 self._open(queue_id)
         for queue_id in self._read_to:

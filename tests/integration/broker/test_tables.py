@@ -165,10 +165,12 @@ class SlowFiles(OsDisk):
 
     def __init__(self) -> None:
         self.waits, self.may_go_on = threading.Event(), threading.Event()
+        self.held: set[Path] = set()
 
     def create(self, path: Path, size: int) -> int:
         """Make the file, once that is allowed."""
         if "consumequeue" in path.parts:
+            self.held.add(path)
             self.waits.set()
             assert self.may_go_on.wait(60)
         return super().create(path, size)
@@ -187,9 +189,9 @@ async def test_files_of_new_queues_block_no_client(tmp_path: Path) -> None:
             assert await asyncio.to_thread(disk.waits.wait, 60)
             for _ in range(100):
                 assert await serves_another(broker)
+            held = set(disk.held)
             disk.may_go_on.set()
-            flushed = tmp_path / "consumequeue" / "T99" / "0" / f"{0:020d}"
-            await until(flushed.exists)
+            await until(lambda: all(path.exists() for path in held))
             assert [record.body for record in await records(client, topic="T7")] == [b"x"]
     finally:
         disk.may_go_on.set()
