@@ -33,7 +33,8 @@ class RecallHandle(NamedTuple):
 
     def encode(self) -> str:
         """Return the text of the handle."""
-        text = " ".join((_VERSION, self.topic, self.broker_name, str(self.deliver_ms), self.message_id))
+        topic, broker_name, deliver_ms, message_id = self
+        text = f"{_VERSION} {topic} {broker_name} {deliver_ms} {message_id}"
         return base64.urlsafe_b64encode(text.encode()).decode("ascii")
 
     @classmethod
