@@ -164,7 +164,7 @@ class DeliveryServices:
         )
         delay.on_delivered = self.timers.on_delivered = self.pop.on_revived = written
         self.pop.points.host = host
-        pop_run = PopRun(store, self.pop, send)
+        pop_run = PopRun(store, self.pop, send, self._tasks)
         pops = PopHandler(
             store,
             self._topics,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Final
 
 from rocketpy.errors import MessageInvalid
@@ -25,8 +26,7 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import Rejected, handles, topic_not_found
-from rocketpy_broker.handlers.pop.pop import check_ready
-from rocketpy_broker.handlers.pop.run import Place, PopRun, gone_error
+from rocketpy_broker.handlers.pop.run import Place, PopRun, check_ready, gone_error
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.services.pop.formats import INVISIBLE_MS_MAX, MESSAGES_MAX, CheckPoint, PointKey
 from rocketpy_broker.services.pop.order import PopOrder
@@ -82,7 +82,12 @@ class AckHandler:
             text = f"{len(body.acks)} acknowledgements in one request; {_ACKS_MAX} are allowed"
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, text)
         places = [(self._place_in_batch(ack), list(ack.offsets())) for ack in body.acks]
-        self.run.append_acks()
+        self.run.later(channel, request, partial(self._acknowledge_batch, channel, request, places))
+        return None
+
+    def _acknowledge_batch(
+        self, channel: Channel, request: Command, places: Sequence[tuple[Place, Sequence[int]]]
+    ) -> Command | None:
         gone: list[Rejected] = []
         count = 0
         for place, offsets in places:

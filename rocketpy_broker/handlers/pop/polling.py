@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator, KeysView
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
+from functools import partial
 from sys import intern
 from typing import Final, NamedTuple, cast
 
@@ -103,9 +104,15 @@ class PollingHandler:
     _is_serving: bool = field(default=False, init=False)
 
     @handles(RequestCode.POP_MESSAGE)
-    def pop(self, channel: Channel, request: Command) -> Command | bytes | None:
+    def pop(self, channel: Channel, request: Command) -> Command | None:
         """Handle POP_MESSAGE."""
         pop = self.pops.admit(channel, request)
+        self.pops.run.later(channel, request, partial(self._take_or_hold, channel, pop))
+        return None
+
+    def _take_or_hold(self, channel: Channel, pop: Pop) -> Command | bytes | None:
+        if channel.is_closed:
+            return None  # nobody would get the messages
         taken = self.pops.take(pop)
         if taken.count:
             self.pops.deliver(channel, pop, taken)

@@ -42,9 +42,8 @@ from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.filter import MessageFilter
 from rocketpy_broker.handlers.base import Rejected, topic_not_found
-from rocketpy_broker.handlers.pop.run import PopRun
+from rocketpy_broker.handlers.pop.run import PopRun, check_ready
 from rocketpy_broker.handlers.pull.pull_checks import PullChecks
-from rocketpy_broker.handlers.slave import is_slave
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.services.pop.formats import INVISIBLE_MS_MAX, CheckPoint, PointKey
@@ -481,15 +480,6 @@ def check_count(count: int) -> None:
     if not 0 < count <= POP_MAX_MESSAGES:
         text = f"a pop of {count} messages; 1 to {POP_MAX_MESSAGES} are allowed"
         raise Rejected(ResponseCode.INVALID_PARAMETER, text)
-
-
-def check_ready(store: MessageStore, service: PopService) -> None:
-    """Raise Rejected on a slave, and while the check points are read."""
-    if is_slave(store):
-        text = "this broker is a slave; pop from its master"
-        raise Rejected(ResponseCode.SERVICE_NOT_AVAILABLE, text)
-    if not service.is_ready:
-        raise Rejected(ResponseCode.SYSTEM_BUSY, "the check points of pops are being read; try again")
 
 
 def _queue_offsets(records: bytes) -> list[int]:

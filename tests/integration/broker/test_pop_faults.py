@@ -36,6 +36,7 @@ from tests.integration.broker.test_pop import (
     change,
     changed,
     create,
+    make_turns,
     pop,
     pop_request,
     pop_response,
@@ -334,7 +335,7 @@ async def test_acknowledgements_that_cannot_be_written_do_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker would believe that its messages are acknowledged, or could not acknowledge them again."""
-    monkeypatch.setattr("rocketpy.transport.channel._TURN_S", LIMIT_S)  # a loaded machine is slow
+    make_turns(monkeypatch, LIMIT_S)
     disk = DiskWithoutAcks()
     async with (
         EmbeddedCluster(tmp_path, settings=SMALL, make_broker=partial(Broker, disk=disk)) as cluster,
