@@ -121,7 +121,7 @@ impl<'a> Units<'a> {
         }
         let recalls = !timer.recalled.is_empty();
         let mut kind = if recalls { KIND | RECALLS } else { KIND };
-        let stored_ms = second_of(record.store_timestamp) * 1000;
+        let stored_ms = second_of(record.store_timestamp).checked_mul(1000).ok_or(Stop::Python)?;
         let left_ms = slot_ms.checked_sub(stored_ms).ok_or(Stop::Python)?;
         if left_ms >= self.window_ms {
             kind |= ROLLS;

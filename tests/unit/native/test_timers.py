@@ -58,7 +58,7 @@ RECORDS = st.lists(
         st.binary(max_size=8),
         st.sampled_from([b"rmq_sys_wheel_timer"] * 6 + [b"T", "ü".encode()]),
         st.sampled_from([0, 0, 0, 0, 1, 0x10, 0x20, 0x30]),
-        st.sampled_from([1_000_100, 1_000_100, 1_000_100, 940_000, 0, -1, 2**63 - 1]),
+        st.sampled_from([1_000_100, 1_000_100, 1_000_100, 940_000, 0, -1, 2**63 - 1, -(2**63)]),
     ),
     max_size=6,
 )
