@@ -238,12 +238,14 @@ class Channel(StreamProtocol):
         self.write(self._connection.encode_oneway(command))
 
     def exclude_from_unanswered(self) -> None:
-        """Exclude the current request from the count of unanswered ones, because it may wait long.
+        """Exclude a request from the count of unanswered ones, because it may wait long.
 
-        `Endpoint.handle` calls it before it returns None, and limits these requests itself; the response is
-        sent with `reply_held`.
+        `Endpoint.handle` calls it before it returns None, or a later part of it does, and limits these
+        requests itself; the response is sent with `reply_held`.
         """
         self._unanswered -= 1
+        if self._reading_paused:
+            self._update_reading()
 
     def include_in_unanswered(self) -> None:
         """Count an excluded request again; its response is then sent with `reply`."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,10 +26,11 @@ from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy_broker.store.files.disk import system_clock
 from tests.integration.broker.pop_workers import WAIT_MS, Workers, bodies, send
 from tests.integration.broker.test_deferred import send_header
-from tests.integration.broker.test_pop import ack, change, pop, pop_response, popped
+from tests.integration.broker.test_pop import ack, change, pop, pop_request, pop_response, popped
 from tests.integration.broker.test_pop_order import reset
-from tests.integration.raw_client import RawClient, new_topic
-from tests.waiting import until
+from tests.integration.raw_client import RawClient, new_topic, serving
+from tests.integration.small import SMALL
+from tests.waiting import LIMIT_S, until
 
 
 async def test_a_held_pop_gets_the_next_message(workers: Workers) -> None:
@@ -173,6 +176,16 @@ async def test_the_number_of_held_pops_is_limited(workers: Workers) -> None:
     assert response.code == ResponseCode.POLLING_FULL
     for task in waiting:
         task.cancel()
+
+
+async def test_held_pops_do_not_stop_the_requests_behind_them(tmp_path: Path) -> None:
+    """A connection with many waiting workers would not be read until one of their pops has timed out."""
+    async with serving(tmp_path, settings=SMALL | {"maxRequestsInFlight": "10"}) as (cluster, client):
+        await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, new_topic("T", 4))
+        workers = Workers(cluster.brokers[0], AsyncExitStack())
+        client.writer.write(b"".join(encode_command(pop_request(poll_time=WAIT_MS)) for _ in range(20)))
+        await until(lambda: len(workers.holds) == 20)
+        assert await asyncio.wait_for(pop(client, topic="T", consumer_group="h"), LIMIT_S) == []
 
 
 async def test_pops_of_closed_connections_are_dropped(workers: Workers) -> None:
