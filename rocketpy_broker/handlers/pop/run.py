@@ -8,6 +8,7 @@ has to be.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from functools import partial
 from time import monotonic
 from typing import Final, NamedTuple
 
-from rocketpy.errors import RocketError, StoreError
+from rocketpy.errors import InvariantError, RocketError, StoreError
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.remoting.command import Command, response_flag
 from rocketpy.protocol.remoting.frame import CODEC_JSON
@@ -29,6 +30,8 @@ from rocketpy_broker.services.pop.formats import PointKey
 from rocketpy_broker.services.pop.scheduler import PopService
 from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
 from rocketpy_broker.store.files.disk import Clock, system_clock
+
+log = logging.getLogger("rocketpy.broker.pop")
 
 _TURN_S: Final = 0.002
 """Maximum duration of the work of a turn."""
@@ -103,6 +106,11 @@ class PopRun:
                 errors[offset] = gone_error(place, [offset], now_ms)
         except RocketError as error:
             errors = dict.fromkeys(acks, error)
+        except InvariantError:
+            raise
+        except Exception:  # a bug in one acknowledgement must not stop the requests behind it
+            log.exception("acknowledgements in topic %s failed", place.key.topic)
+            errors = dict.fromkeys(acks, RocketError("internal error; see the server's log"))
         for offset, (channel, request) in acks.items():
             if offset not in errors:
                 self.respond(channel, request, _success(request))
@@ -129,7 +137,7 @@ class PopRun:
         while self._acks or self._works:
             if self._acks:
                 self._append_group()
-            else:
+            if self._works:  # many acknowledgements must not delay pops for long
                 self._do(*self._works.popleft())
             if monotonic() > end_s:
                 break
@@ -155,8 +163,7 @@ class PopRun:
         self._waiting.append(_Waiting(channel, request, response))
 
     def _complete(self) -> None:
-        """Add the rest before the run is written."""
-        self.append_acks()
+        """Have the responses so far sent once the run is stored."""
         waiting, self._waiting = self._waiting, []
         self.send.when_stored(partial(self._stored, waiting))
         self.service.changed()

@@ -100,7 +100,7 @@ class SendHandler:
     commits: CommitWaiters | None = None
     """Parks all responses of a DLedger broker."""
     before_write: Callable[[], None] = lambda: None
-    """Called before records of pops are written; it may append more."""
+    """Called before records of pops are written; it may call `when_stored`."""
     clock: Clock = system_clock
 
     def __post_init__(self) -> None:

@@ -290,6 +290,48 @@ async def test_workers_that_share_a_connection(
         assert not cluster.brokers[0].delivery.pop.points.in_flight.points
 
 
+async def test_acknowledgements_do_not_delay_a_pop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One worker that acknowledges without end would stop the pops of all others."""
+    make_turns(monkeypatch, LIMIT_S)
+    async with serving(tmp_path, settings=SMALL) as (_, client):
+        await create(client)
+        await send_all(client, "ab")
+        (a,) = await pop(client, 1)
+        receipts = [a.receipt._replace(checkpoint_offset=number).encode() for number in range(100, 110)]
+        requests = [ack_request(a, extra_info=receipt) for receipt in receipts] + [pop_request(1)]
+        for number, request in enumerate(requests):
+            request.opaque = number
+        monkeypatch.setattr("rocketpy_broker.handlers.pop.run._TURN_S", 0)
+        client.writer.write(b"".join(map(encode_command, requests)))
+        order = [(await client.next()).opaque for _ in requests]
+        assert order.index(10) < 2
+
+
+async def test_a_bug_in_one_acknowledgement_does_not_stop_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker would fail, and the requests behind it would get no response."""
+
+    def broken() -> bool:
+        raise ValueError("a bug")
+
+    make_turns(monkeypatch, LIMIT_S)
+    async with serving(tmp_path, settings=SMALL) as (cluster, client):
+        await create(client)
+        await send_all(client, "ab")
+        (a,) = await pop(client, 1)
+        cluster.brokers[0].delivery.pop.points.timers_wait = broken
+        unknown = a.receipt._replace(checkpoint_offset=100).encode()
+        requests = [ack_request(a, extra_info=unknown), ack_request(a), pop_request(1)]
+        failed, *others = await respond_together(client, requests)
+        assert failed.code == ResponseCode.SYSTEM_ERROR
+        assert "internal error" in str(failed.remark)
+        assert [response.code for response in others] == [0, 0]
+        assert cluster.brokers[0].tasks.failure is None
+    assert "a bug" in caplog.text
+    caplog.clear()
+
+
 async def test_another_invisible_time_replaces_the_receipt(tmp_path: Path) -> None:
     """A long job would run twice, or one that was given back would wait."""
     async with serving(tmp_path, settings=SMALL) as (_, client):
