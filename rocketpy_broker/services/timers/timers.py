@@ -56,8 +56,6 @@ _READ_UNITS: Final = 256
 """Consume queue entries read together."""
 _WALK_UNITS: Final = 5000
 """Units of a slot that one call reads, which takes some milliseconds."""
-_NOT_READABLE_YET_MS: Final = 10
-
 
 _Units = tuple[bytes, list[NewInSlot], list[NewOfTopic]]
 """What `timer_units` returns."""
@@ -158,6 +156,7 @@ class Timers:
 
     def rebuild(self, now_ms: int, reason: str) -> None:
         """Delete wheel and timer log, and enqueue all messages again. Raises StoreError."""
+        self._store.dispatch()  # the index must have the copies of what was delivered just before
         if self._store.appended_in_queue(TIMER_TOPIC, 0):
             log.warning("timers are read again from the log: %s", reason)
         self._files.reset()

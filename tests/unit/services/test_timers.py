@@ -9,7 +9,7 @@ import pytest
 
 from rocketpy.errors import MessageInvalid, StoreError
 from rocketpy.protocol.message import properties as props
-from rocketpy.protocol.message.record import decode
+from rocketpy.protocol.message.record import HEAD_BYTES, decode
 from rocketpy_broker.services.timers.messages import TIMER_TOPIC, due_time, is_timed, to_timer_message
 from rocketpy_broker.store import MessageInner
 from tests.unit.services.timer_world import DAY_MS, START_MS, TimerWorld
@@ -249,6 +249,22 @@ def test_damaged_files_are_built_again_from_the_log(world: TimerWorld) -> None:
     world.timers.rebuild(world.now, "test")
     world.run(world.now + 1_000_000)
     assert sorted(world.late()) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_damaged_record_repeats_no_message_of_its_slot(world: TimerWorld) -> None:
+    """Messages before it in the slot are delivered, and the rebuild looks for their copies."""
+    for number in range(5):
+        world.send(f"{number}", TIMER_DELAY_MS=900_000)
+    world.run(world.now + 2000)
+    physical, _, _ = world.store.units(TIMER_TOPIC, 0, 3, 1)[0]
+    with min((world.root / "commitlog").iterdir()).open("r+b") as file:
+        file.seek(physical + HEAD_BYTES)
+        file.write(b"?")
+    with pytest.raises(StoreError, match="no timer"):
+        world.run(world.now + 1_000_000)
+    world.timers.rebuild(world.now, "test")
+    world.run(world.now + 1_000_000)
+    assert [record.body for record in world.delivered()] == [b"0", b"1", b"2", b"4"]
 
 
 def test_a_truncated_log_is_read_again(world: TimerWorld) -> None:
