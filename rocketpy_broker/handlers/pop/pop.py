@@ -124,6 +124,8 @@ class Taken:
     """With a pop in order, when the next of the queues that wait for acknowledgements is free; 0 for none."""
     order_counts: dict[tuple[TopicKind, int, int | None], int] = field(default_factory=dict)
     """See `OrderCounts`."""
+    is_first: bool = False
+    """Whether the group begins with this pop: it decides where, in each queue."""
 
     def add(self, key: QueueKey, begin: int, offsets: list[int], body: bytes) -> None:
         """Add the messages of a queue, which was read from `begin` on."""
@@ -199,10 +201,9 @@ class PopHandler:
         """
         header, points, failure = pop.header, self.service.points, None
         taken = Taken(self.clock(), ORDER_REVIVE_QUEUE if header.order else points.next_queue())
-        # The first pop of a group looks into all queues, since it decides where the group begins in each.
-        is_first = not points.has_popped(header.topic, header.consumer_group)
+        taken.is_first = not points.has_popped(header.topic, header.consumer_group)
         for topic, kind, queue_id in self.queues(header):
-            if taken.rest and not is_first and not self._room(pop, taken):
+            if taken.rest and not taken.is_first and not self._room(pop, taken):
                 break
             try:
                 if not header.order:
@@ -279,7 +280,7 @@ class PopHandler:
         if blocked_ms := self._blocked_ms(header, queue_id, header.attempt_id):
             taken.free_ms = min(blocked_ms, taken.free_ms or blocked_ms)
             return
-        begin = self._begin(header, topic, TopicKind.NORMAL, queue_id)
+        begin = self._begin(header, taken, topic, TopicKind.NORMAL, queue_id)
         found = self._read_from(pop, taken, topic, queue_id, begin)
         if found is None:
             return
@@ -312,10 +313,13 @@ class PopHandler:
         taken.add((TopicKind.NORMAL, queue_id), begin, offsets, result.body)
         self.stats.count_pulled(header.topic, header.consumer_group, result.count, len(result.body))
 
-    def _begin(self, header: PopMessageRequestHeader, topic: str, kind: TopicKind, queue_id: int) -> int:
+    def _begin(
+        self, header: PopMessageRequestHeader, taken: Taken, topic: str, kind: TopicKind, queue_id: int
+    ) -> int:
         """Return the offset of the next message; a new group begins where its pop asks for."""
         begin = self.service.points.next_offset(topic, header.consumer_group, queue_id)
         if begin is None:
+            taken.is_first = True  # also after the topic or group was deleted
             begin = self._first_offset(header, topic, kind, queue_id)
             self.offsets.commit(header.consumer_group, topic, queue_id, begin)
         return begin
@@ -323,7 +327,7 @@ class PopHandler:
     def _take_from(self, pop: Pop, taken: Taken, topic: str, kind: TopicKind, queue_id: int) -> None:
         header, points = pop.header, self.service.points
         group = header.consumer_group
-        asked = self._begin(header, topic, kind, queue_id)
+        asked = self._begin(header, taken, topic, kind, queue_id)
         found = self._read_from(pop, taken, topic, queue_id, asked)
         if found is None:
             return

@@ -18,6 +18,7 @@ from rocketpy.protocol.headers import (
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
+    DeleteTopicRequestHeader,
     PopMessageRequestHeader,
     PopMessageResponseHeader,
 )
@@ -207,12 +208,14 @@ async def arrive(client: RawClient, count: int, **changes: object) -> list[Poppe
 async def test_a_new_group_begins_in_all_queues(tmp_path: Path) -> None:
     """A group that begins at the end would miss messages that come before its first look into a queue."""
     async with serving(tmp_path, settings=SMALL) as (cluster, client):
-        await create(client, 3)
-        await send_all(client, "abcdef", 3)
-        assert len(await pop(client, 1)) == 1
         offsets = cluster.brokers[0].consumers.offsets
-        assert None not in [offsets.get("g", "T", queue_id) for queue_id in range(3)]
-        assert len(await arrive(client, 5)) == 5
+        for _ in range(2):  # also in a new topic of the same name
+            await create(client, 9)
+            await send_all(client, "abcdefghi", 9)
+            assert len(await pop(client, 1)) == 1
+            assert None not in [offsets.get("g", "T", queue_id) for queue_id in range(9)]
+            assert len(await arrive(client, 8)) == 8
+            await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic="T"))
 
 
 async def test_each_message_goes_to_one_pop(tmp_path: Path) -> None:
