@@ -113,6 +113,7 @@ class PollingHandler:
     def _take_or_hold(self, channel: Channel, pop: Pop) -> Command | bytes | None:
         if channel.is_closed:
             return None  # nobody would get the messages
+        self.pops.check_in_flight()  # here, since many pops may have come in this turn
         taken = self.pops.take(pop)
         if taken.count:
             self.pops.deliver(channel, pop, taken)

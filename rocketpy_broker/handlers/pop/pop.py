@@ -169,14 +169,17 @@ class PopHandler:
                 f"their retry topic would have {len(longest)} characters, and {MAX_TOPIC_BYTES} are allowed"
             )
             raise Rejected(ResponseCode.INVALID_PARAMETER, text)
-        in_flight = len(self.service.points.in_flight)
-        if in_flight >= self.config.pop.in_flight_max:
-            text = f"{in_flight} pops are in flight (maxPopCheckPoints); acknowledge their messages"
-            raise Rejected(ResponseCode.SYSTEM_BUSY, text)
         wanted = self.checks.filter_in_request(
             channel, header.consumer_group, header.topic, header.exp, header.exp_type
         )
         return Pop(request, header, wanted)
+
+    def check_in_flight(self) -> None:
+        """Raise Rejected if no further pop may have messages."""
+        in_flight = len(self.service.points.in_flight)
+        if in_flight >= self.config.pop.in_flight_max:
+            text = f"{in_flight} pops are in flight (maxPopCheckPoints); acknowledge their messages"
+            raise Rejected(ResponseCode.SYSTEM_BUSY, text)
 
     def check(self, channel: Channel, header: PopNames) -> None:
         """Raise Rejected if a group may not pop from a topic now."""

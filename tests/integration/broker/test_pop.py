@@ -293,6 +293,16 @@ async def test_workers_that_share_a_connection(
         assert not cluster.brokers[0].delivery.pop.points.in_flight.points
 
 
+async def test_pops_in_one_buffer_keep_to_the_limit(tmp_path: Path) -> None:
+    """Workers that pop at the same time would exceed the memory that check points may use."""
+    async with serving(tmp_path, settings=SMALL | {"maxPopCheckPoints": "2"}) as (cluster, client):
+        await create(client)
+        await send_all(client, "abcd")
+        busy = ResponseCode.SYSTEM_BUSY
+        assert await call_together(client, [pop_request(1) for _ in range(4)]) == [0, 0, busy, busy]
+        assert len(cluster.brokers[0].delivery.pop.points.in_flight) == 2
+
+
 async def test_acknowledgements_do_not_delay_a_pop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One worker that acknowledges without end would stop the pops of all others."""
     make_turns(monkeypatch, LIMIT_S)
