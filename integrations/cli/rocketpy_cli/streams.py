@@ -101,6 +101,7 @@ class Output:
                 self._waiting.clear()
                 work = self._thread.call(partial(_write, self._descriptor, whole))
                 self._running = subtask(work, "write")
+                self._running.add_done_callback(_retrieve_error, context=Context())
                 await self._wait_written()
 
     async def _wait_written(self) -> None:
@@ -117,6 +118,12 @@ class Output:
         while self._piece and rest and self._room.poll(0):
             rest = rest[os.write(self._descriptor, rest[: self._piece]) :]
         return bytes(rest)
+
+
+def _retrieve_error(write: asyncio.Task[None]) -> None:
+    """Retrieve the error of a write, which asyncio would log if all calls that wait for it were cancelled."""
+    if not write.cancelled():
+        write.exception()
 
 
 def _piece_without_block(descriptor: int) -> int:

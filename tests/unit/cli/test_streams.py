@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import pty
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rocketpy_cli.streams import Output
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, until
 
 
 async def test_what_a_cancelled_task_gave_is_written() -> None:
@@ -57,6 +58,29 @@ async def test_a_flush_waits_for_a_cancelled_write() -> None:
         os.close(pipe)
         os.close(end)
     assert found == large + b"after"
+
+
+async def test_a_failed_write_that_was_cancelled_is_not_logged() -> None:
+    """`consume T --follow | head` would sometimes print "Task exception was never retrieved"."""
+    logged: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+    end, pipe = os.pipe()
+    try:
+        await _fail_cancelled_write(end, pipe)
+        gc.collect()
+        assert logged == []
+    finally:
+        os.close(pipe)
+
+
+async def _fail_cancelled_write(end: int, pipe: int) -> None:
+    output = Output(pipe)
+    writing = asyncio.ensure_future(output.write(b"x" * (1 << 20)))
+    await asyncio.sleep(0)
+    writing.cancel()
+    await asyncio.wait({writing})
+    os.close(end)
+    await until(lambda: output._running is not None and output._running.done())
 
 
 async def test_a_pipe_with_room_is_written_at_once() -> None:
