@@ -39,6 +39,8 @@ from tests.integration.raw_client import RawClient, new_topic, serving
 from tests.integration.small import SMALL
 from tests.waiting import LIMIT_S
 
+pytestmark = pytest.mark.usefixtures("patient_pops")
+
 HOUR_MS = 3_600_000
 
 

@@ -27,6 +27,8 @@ from tests.integration.raw_client import RawClient, new_topic, serving
 from tests.integration.small import SMALL
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("patient_pops")
+
 
 async def take(client: RawClient, **fields: Any) -> list[Popped]:
     """Pop messages of queue 0 in order."""

@@ -32,6 +32,8 @@ from tests.integration.raw_client import RawClient, new_topic, serving
 from tests.integration.small import SMALL
 from tests.waiting import LIMIT_S, until
 
+pytestmark = pytest.mark.usefixtures("patient_pops")
+
 
 async def test_a_held_pop_gets_the_next_message(workers: Workers) -> None:
     """A worker would wait until its pop times out, though there is work."""
