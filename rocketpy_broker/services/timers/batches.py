@@ -22,13 +22,12 @@ from rocketpy_broker.services.timers.formats import (
     NO_UNIT,
     PRECISION_MS,
     UNIT,
-    WHEEL_SLOTS,
+    WHEEL_MS,
     Unit,
 )
 from rocketpy_broker.services.timers.messages import TIMER_TOPIC, Timer, properties_of_due
 from rocketpy_broker.store.log.messages import timestamp_in
 
-_WHEEL_MS: Final = WHEEL_SLOTS * PRECISION_MS
 _BLANK_MS: Final = 60 * PRECISION_MS
 _V6: Final = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
 
@@ -76,7 +75,7 @@ def timer_units(
             is_almost = slot_ms - stored_ms - window_ms < window // 3 * PRECISION_MS
             slot_ms = due_ms = stored_ms + (window // 2 if is_almost else window) * PRECISION_MS
         slot_ms = max(slot_ms, read_ms)
-        if slot_ms > read_ms + _WHEEL_MS - _BLANK_MS:  # the clock was wrong when it was stored
+        if slot_ms > read_ms + WHEEL_MS - _BLANK_MS:  # the clock was wrong when it was stored
             kind |= KIND_ROLL
             slot_ms = due_ms = read_ms + window_ms
         second, change = slot_ms // PRECISION_MS, -1 if timer.recalls else 1
@@ -85,7 +84,7 @@ def timer_units(
         topic = timer.real_topic
         _, topic_hash, count = topics.get(topic) or (topic, utf8_hash(topic), 0)
         topics[topic] = topic, topic_hash, count + change
-        units.append(Unit(last, kind, now_ms, slot_ms, physical, size, topic_hash, due_ms).encode(last))
+        units.append(Unit(last, kind, now_ms, slot_ms, physical, size, topic_hash, due_ms).encode())
         position += UNIT.size
     return b"".join(units), list(slots.values()), list(topics.values())
 

@@ -41,6 +41,7 @@ PRECISION_MS: Final = 1000
 WHEEL_SLOTS: Final = 2 * 7 * 24 * 3600
 """Slots of a wheel: 14 days, of which timers use the next 7."""
 SLOT: Final = struct.Struct(">qqqii")
+WHEEL_MS: Final = WHEEL_SLOTS * PRECISION_MS
 WHEEL_BYTES: Final = WHEEL_SLOTS * SLOT.size
 UNIT: Final = struct.Struct(">iqiqiqiiq")
 _PREVIOUS: Final = struct.Struct(">q")
@@ -101,12 +102,12 @@ class Unit(NamedTuple):
     due_ms: int = 0
     """When it is due; 0 if Java wrote the unit."""
 
-    def encode(self, previous: int) -> bytes:
-        """Return the 52 bytes. previous: position of the previous unit of its slot."""
+    def encode(self) -> bytes:
+        """Return the 52 bytes."""
         # The delay has 32 bits, so the time of the enqueue may be moved: the slot must be right.
         enqueued_ms = min(max(self.enqueued_ms, self.slot_ms - _DELAY_MAX_MS), self.slot_ms + _DELAY_MAX_MS)
         return UNIT.pack(
-            UNIT.size, previous, self.kind, enqueued_ms, self.slot_ms - enqueued_ms,
+            UNIT.size, self.previous, self.kind, enqueued_ms, self.slot_ms - enqueued_ms,
             self.physical_offset, self.size, self.topic_hash, self.due_ms,
         )  # fmt: skip
 

@@ -31,6 +31,7 @@ from rocketpy_broker.services.timers.formats import (
     NO_UNIT,
     PRECISION_MS,
     UNIT,
+    WHEEL_MS,
     WHEEL_SLOTS,
     TimerCheckpoint,
     Unit,
@@ -48,8 +49,6 @@ from rocketpy_broker.store.log.messages import peek_message
 
 log = logging.getLogger("rocketpy.broker.timers")
 
-_WHEEL_MS: Final = WHEEL_SLOTS * PRECISION_MS
-_BLANK_MS: Final = 60 * PRECISION_MS
 WINDOW_SLOTS_MAX: Final = WHEEL_SLOTS // 2 - 60
 """Longest time in slots that a message waits before it rolls."""
 _READ_UNITS: Final = 256
@@ -185,7 +184,7 @@ class Timers:
         for slot in self._files.wheel.slots(self.read_ms // PRECISION_MS):
             self._slots += 1
             self.waiting += max(slot.timers, 0)
-        if self.read_ms < now_ms - _WHEEL_MS // 2:
+        if self.read_ms < now_ms - WHEEL_MS // 2:
             if self._slots:
                 self.rebuild(now_ms, "no timer was delivered for more than seven days")
                 return

@@ -109,7 +109,7 @@ def test_both_forms_deliver_the_same_messages(
     """Consumers would get other bytes, depending on how the broker is installed."""
     data, places = stored(records)
     units = b"".join(
-        Unit(NO_UNIT, kind, NOW_MS, NOW_MS + 1000, physical, size, -7).encode(NO_UNIT)
+        Unit(NO_UNIT, kind, NOW_MS, NOW_MS + 1000, physical, size, -7).encode()
         for kind, (physical, size) in zip(kinds, places, strict=False)
     )
     for fields in both(due_messages)(units, data, BEGIN, copies_below, NOW_MS + 5):

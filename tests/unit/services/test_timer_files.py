@@ -71,7 +71,7 @@ def _add(files: TimerFiles, units: list[Unit]) -> int:
         (unit.slot_ms // 1000, place, place, -1 if unit.recalls else 1)
         for place, unit in zip(places, units, strict=True)
     ]
-    return files.add(b"".join(unit.encode(NO_UNIT) for unit in units), slots)
+    return files.add(b"".join(unit.encode() for unit in units), slots)
 
 
 def _chain(files: TimerFiles, second: int) -> list[int]:
@@ -92,7 +92,7 @@ def test_units_are_those_of_java(recorded: Path) -> None:
     files.log.load()
     units = list(files.log.units(0))
     assert [position for position, _ in units] == list(range(0, _FLUSHED, UNIT.size))
-    assert b"".join(unit.encode(unit.previous) for _, unit in units) == data[:_FLUSHED]
+    assert b"".join(unit.encode() for _, unit in units) == data[:_FLUSHED]
     assert [unit.kind for _, unit in units] == [1, 1, 1, 1, 1, 3, 1, 1, 5]
     assert {unit.topic_hash for _, unit in units} == {utf8_hash(b"GoldenTimers")}
     files.close()
@@ -164,7 +164,7 @@ def test_units_that_a_kill_left_unlinked_are_linked(tmp_path: Path) -> None:
     files = _files(tmp_path)
     _add(files, [_unit(50, 1), _unit(50, 2), _unit(60, 3)])
     files.flush()
-    files.log.append(_unit(50, 4).encode(UNIT.size) + _unit(70, 5).encode(NO_UNIT))
+    files.log.append(_unit(50, 4, previous=UNIT.size).encode() + _unit(70, 5).encode())
     files.close()
     again = _files(tmp_path)
     last = again.recover(TimerCheckpoint(log_flushed=3 * UNIT.size), 10**6)
