@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::java::{extend_hash, positive};
-use crate::record::{Record, body_crc};
+use crate::record::{Record, body_crc, property_value};
 
 const NOT_IN_QUEUE: i32 = 0x4;
 const ROLLBACK: i32 = 0xC;
@@ -39,9 +39,7 @@ impl<'a> Fields<'a> {
             } else {
                 continue;
             };
-            let end = value.iter().rposition(|byte| *byte != 1).map_or(0, |last| last + 1);
-            let value = &value[..end];
-            if !value.is_empty() && !value.contains(&1) {
+            if let Some(value) = property_value(value) {
                 *field = value;
             }
         }

@@ -24,6 +24,14 @@ pub fn i64_at(data: &[u8], at: usize) -> Option<i64> {
     Some(i64::from_be_bytes(data.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
+/// Returns the value of a property from the text between its name and the next property, as
+/// `rocketpy/protocol/message/properties.py` reads it; `None` if it is empty or malformed.
+pub fn property_value(text: &[u8]) -> Option<&[u8]> {
+    let end = text.iter().rposition(|byte| *byte != 1)? + 1;
+    let value = &text[..end];
+    (!value.contains(&1)).then_some(value)
+}
+
 /// One record in a buffer.
 pub struct Record<'a> {
     pub size: usize,

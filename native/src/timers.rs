@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
 use crate::java::extend_hash;
-use crate::record::{Record, V6, body_crc, i32_at, i64_at};
+use crate::record::{Record, V6, body_crc, i32_at, i64_at, property_value};
 
 const UNIT_BYTES: usize = 52;
 const KIND: i32 = 1;
@@ -48,9 +48,7 @@ impl<'a> Timer<'a> {
             } else {
                 continue;
             };
-            let end = value.iter().rposition(|byte| *byte != 1).map_or(0, |last| last + 1);
-            let value = &value[..end];
-            if !value.is_empty() && !value.contains(&1) {
+            if let Some(value) = property_value(value) {
                 *field = value;
             }
         }
