@@ -28,7 +28,7 @@ from rocketpy.consumer.handling.service import ConsumeService
 from rocketpy.consumer.listeners import Observers
 from rocketpy.consumer.outcomes import HandlingResult
 from rocketpy.consumer.pop.api import PopApi, PopSettings
-from rocketpy.consumer.pop.extender import Extender
+from rocketpy.consumer.pop.extender import CLOSE_S, Extender
 from rocketpy.errors import AcksFailed, BrokerError, ClientClosed, ReceiptExpired, RocketError, UsageError
 from rocketpy.hooks import ReceiveListener
 from rocketpy.message.decode import log_undecodable
@@ -49,8 +49,6 @@ _POLL_MAX_MS: Final = 5000
 _PAUSE_MIN_S: Final = 0.05
 _PAUSE_MAX_S: Final = 1.0
 """Pause after all brokers failed, or had nothing after they announced a message; it doubles."""
-_CLOSE_S: Final = 1.0
-"""How long `close` waits for brokers to release messages."""
 _RETRY_MAX_MS: Final = 60_000
 """How long the group's limit of deliveries is cached."""
 _NO_LIMIT: Final = 2**31
@@ -150,7 +148,7 @@ class SimpleConsumer(GroupConsumer):
         held = self._extender.held()
         await self._extender.close()
         with contextlib.suppress(TimeoutError):  # otherwise they come again after their invisible time
-            async with asyncio.timeout(_CLOSE_S):
+            async with asyncio.timeout(CLOSE_S):
                 await asyncio.gather(*(self._release_quietly(message) for message in held))
         return await super()._close(client, member)
 

@@ -43,8 +43,8 @@ class _Sent(NamedTuple):
 
     offset: int
     channel: Channel | None
-    times: int
-    """1, or 2 if the one before was the same."""
+    is_repeated: bool
+    """Whether the one before was the same."""
 
 
 class BrokerOffsets:
@@ -88,11 +88,12 @@ class BrokerOffsets:
         try:
             address, _ = await client.routes.find_broker(queue.topic, queue.broker_name)
             channel = client.connections.get(address).channel
-            if not again and channel is not None and self._sent.get(queue) == _Sent(offset, channel, 2):
+            if not again and channel is not None and self._sent.get(queue) == (offset, channel, True):
                 return None
             channel = await self._api.commit(queue, offset)
-            is_again = self._sent.get(queue) in (_Sent(offset, channel, 1), _Sent(offset, channel, 2))
-            self._sent[queue] = _Sent(offset, channel, 2 if is_again else 1)
+            last = self._sent.get(queue)
+            is_repeated = last is not None and last[:2] == (offset, channel)
+            self._sent[queue] = _Sent(offset, channel, is_repeated)
         except RocketError as error:
             self._limited_log.warning(
                 f"{type(error).__name__} {queue.broker_name}",

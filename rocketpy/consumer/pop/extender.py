@@ -34,8 +34,8 @@ _CHECKS: Final = 8
 """Checks within an invisible time. A message is extended when half of its time is over."""
 _AT_A_TIME: Final = 64
 """Extensions that are requested together from one broker."""
-_CLOSE_S: Final = 1.0
-"""How long `close` waits for running extensions. Brokers that do not respond end them then."""
+CLOSE_S: Final = 1.0
+"""How long a close waits for running extensions, or until messages are released: brokers may not respond."""
 
 
 @dataclass(eq=False, slots=True)
@@ -112,7 +112,7 @@ class Extender:
         """End all extensions, and the thread."""
         self._is_closed = True
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_S):
+            async with asyncio.timeout(CLOSE_S):
                 await self.let_go(self.held())
         thread, self._thread = self._thread, None
         if thread is None:

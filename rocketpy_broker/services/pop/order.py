@@ -228,9 +228,8 @@ class PopOrder:
             self._is_changed = False
             since_ms = self.clock() - _UNUSED_MS
             saved = OrderInfoTable(table={})
-            async for key in keys_in_parts(
-                self._table
-            ):  # pops of meanwhile are saved now or by the next call
+            # Pops that change meanwhile are saved now or by the next call.
+            async for key in keys_in_parts(self._table):
                 used = _used(self._table[key], since_ms)
                 if used:
                     self._table[key], saved.table[key] = used, used.copy()
