@@ -8,9 +8,7 @@ messages, so that the broker is the bottleneck.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import importlib
 import json
 import sys
 import time
@@ -34,7 +32,7 @@ from rocketpy.protocol.message.receipt import (
 from rocketpy.protocol.remoting.command import Command, decode_command, encode_command
 from rocketpy.protocol.remoting.frame import FrameDecoder
 from rocketpy.transport import Address
-from tools.bench.sdk_load import Tally
+from tools.bench.sdk_load import Tally, main
 
 SINGLE, BATCH = "ack each", "batch ack"
 """One ACK_MESSAGE for each message, sent together; or one BATCH_ACK_MESSAGE for a pop."""
@@ -186,15 +184,5 @@ async def serve() -> None:
         print(json.dumps(await measure_load(json.loads(line))), flush=True)
 
 
-def main() -> None:
-    """Pick the loop and serve."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--loop", choices=["asyncio", "uvloop"], default="asyncio")
-    if parser.parse_args().loop == "uvloop":
-        importlib.import_module("uvloop").run(serve())
-    else:
-        asyncio.run(serve())
-
-
 if __name__ == "__main__":
-    main()
+    main(serve)

@@ -17,7 +17,7 @@ import json
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -131,8 +131,8 @@ async def keep_sending(
         now = after
 
 
-def main() -> None:
-    """Pick the loop and serve."""
+def main(serve: Callable[[], Coroutine[Any, Any, None]] = serve) -> None:
+    """Pick the loop and serve; the functions of another program may be served."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--loop", choices=["asyncio", "uvloop"], default="asyncio")
     if parser.parse_args().loop == "uvloop":

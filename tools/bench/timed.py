@@ -23,7 +23,7 @@ from typing import Final
 
 from rocketpy import Message, Producer, PullConsumer
 from tests.interop import probe
-from tests.interop.cluster import stopping
+from tests.interop.cluster import PATIENT, stopping
 from tests.interop.java_peer import JavaPeer
 from tests.interop.processes import JavaBroker, JavaNameServer, OurBroker, OurNameServer
 from tools.bench.machine import usage
@@ -36,7 +36,7 @@ PRODUCERS: Final = 2
 IN_FLIGHT: Final = 64
 """Of each producer."""
 WARM_UP: Final = 2000
-SETTINGS: Final = {**CONF, "waitTimeMillsInSendQueue": 10_000}
+SETTINGS: Final = {**CONF, **PATIENT}
 """A Java broker that is not compiled yet rejects sends after 200 ms."""
 BODY: Final = b"x" * 128
 

@@ -109,18 +109,12 @@ class _Pair:
             await admin.create_topic(_TOPIC, _QUEUES)
 
     def kills(self) -> Iterator[Callable[[], bool]]:
-        yield from (self._kill_master, self._switch)
-        yield from itertools.cycle((self._kill_slave, self._kill_master))
+        yield from (lambda: self._restart(self._master), self._switch)
+        yield from itertools.cycle((lambda: self._restart(self._slave), lambda: self._restart(self._master)))
 
-    def _kill_master(self) -> bool:
-        self._master.kill()
-        self._master.start()
-        self._await_slave()
-        return False
-
-    def _kill_slave(self) -> bool:
-        self._slave.kill()
-        self._slave.start()
+    def _restart(self, broker: OurBroker) -> bool:
+        broker.kill()
+        broker.start()
         self._await_slave()
         return False
 
@@ -129,18 +123,7 @@ class _Pair:
         self._await_slave()
         self._master.kill()
         self._slave.stop()
-        file = str(self._slave.conf_file)
-        command = [
-            sys.executable,
-            "-m",
-            "rocketpy_broker.cli",
-            "promote",
-            "-c",
-            file,
-            "--role",
-            "SYNC_MASTER",
-        ]
-        done = subprocess.run(command, env=our_environment(), capture_output=True, text=True, check=False)
+        done = _run_cli("promote", "-c", str(self._slave.conf_file), "--role", "SYNC_MASTER")
         if done.returncode:
             raise RuntimeError(f"the slave cannot be promoted: {done.stdout}{done.stderr}")
         self._slave.conf |= {"brokerRole": "SYNC_MASTER", "brokerId": 0}
@@ -156,11 +139,12 @@ class _Pair:
         probe.wait_until(self._has_slave, "the slave to have the messages of its master", _START_S)
 
     def _has_slave(self) -> bool:
-        result = subprocess.run(
-            [sys.executable, "-m", "rocketpy_broker.cli", "ha", "status", "--namesrv", self.namesrv],
-            env=our_environment(), capture_output=True, check=False,
-        )  # fmt: skip
-        return result.returncode == 0
+        return _run_cli("ha", "status", "--namesrv", self.namesrv).returncode == 0
+
+
+def _run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rocketpy_broker.cli", *arguments]
+    return subprocess.run(command, env=our_environment(), capture_output=True, text=True, check=False)
 
 
 class _Ledger:

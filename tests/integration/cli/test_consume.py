@@ -8,19 +8,14 @@ import os
 import signal
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
 import pytest
 
 from rocketpy import LitePullConfig, LitePullConsumer, Message, Producer, PullConsumer
-from rocketpy.admin.admin_client import AdminClient
 from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.remoting.command import Command
-from rocketpy.transport import Channel, Endpoint
-from rocketpy_broker import Broker
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.cli.commands import COMMAND, Done, finish, run, run_process, start
-from tests.integration.sdk_groups import SETTINGS
+from tests.integration.consumer.silent import silent_brokers
 from tests.waiting import LIMIT_S
 
 
@@ -205,27 +200,10 @@ async def test_a_group_continues_where_it_stopped(cluster: EmbeddedCluster, prod
     assert await consume(cluster, "--group", "g") == (0, "", "")
 
 
-class WithoutCommits:
-    """An endpoint like another one, but commits of offsets are rejected."""
-
-    def __init__(self, inner: Endpoint) -> None:
-        self._inner = inner
-        self.channel_opened = inner.channel_opened
-        self.channel_closed = inner.channel_closed
-        self.end_of_buffer = inner.end_of_buffer
-
-    def handle(self, channel: Channel, request: Command) -> Command | bytes | None:
-        if request.code == RequestCode.UPDATE_CONSUMER_OFFSET:
-            return request.reply(ResponseCode.SYSTEM_BUSY, remark="no commits")
-        return self._inner.handle(channel, request)
-
-
 async def test_a_member_that_cannot_commit_fails() -> None:
     """A script would handle the printed messages again, after a command that reported success."""
-    make = partial(Broker, intercept=WithoutCommits)
-    async with EmbeddedCluster(settings=SETTINGS, make_broker=make) as cluster:
-        async with AdminClient(cluster.namesrv_address) as admin:
-            await admin.create_topic("T", 1)
+    async with silent_brokers() as (cluster, (broker,)):
+        broker.rejections = {RequestCode.UPDATE_CONSUMER_OFFSET: ResponseCode.SYSTEM_BUSY}
         async with Producer("senders", cluster.namesrv_address) as producer:
             await send(producer, b"1", b"2")
         done = await consume(cluster, "--group", "g", "--count", "2")

@@ -16,24 +16,22 @@ from rocketpy.transport import Channel, Endpoint
 from rocketpy_broker import Broker, BrokerConfig
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.cli.in_process import Shell, shared_cluster
+from tests.integration.endpoints import WrappedEndpoint
 
 REJECTED = {"A": ResponseCode.MESSAGE_ILLEGAL, "B": ResponseCode.REQUEST_CODE_NOT_SUPPORTED}
 """How brokers reject the batches for a topic."""
 
 
-class WithoutBatches:
+class WithoutBatches(WrappedEndpoint):
     """Forwards requests of clients to a broker, and rejects batches."""
 
     def __init__(self, inner: Endpoint) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self.rejected = 0
-        self.channel_opened = inner.channel_opened
-        self.channel_closed = inner.channel_closed
-        self.end_of_buffer = inner.end_of_buffer
 
     def handle(self, channel: Channel, request: Command) -> Command | bytes | None:
         if request.code != RequestCode.SEND_BATCH_MESSAGE:
-            return self._inner.handle(channel, request)
+            return super().handle(channel, request)
         self.rejected += 1
         return request.reply(
             REJECTED[request.header_as(SendMessageRequestHeaderV2).topic], remark="no batches"

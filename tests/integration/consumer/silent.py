@@ -12,17 +12,15 @@ from rocketpy.transport import Channel, Endpoint
 from rocketpy_broker import Broker
 from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.embedded import EmbeddedCluster
+from tests.integration.endpoints import WrappedEndpoint
 from tests.integration.sdk_groups import SETTINGS
 
 
-class SilentEndpoint:
+class SilentEndpoint(WrappedEndpoint):
     """An endpoint like another one, but requests with some codes get no response."""
 
     def __init__(self, inner: Endpoint) -> None:
-        self._inner = inner
-        self.channel_opened = inner.channel_opened
-        self.channel_closed = inner.channel_closed
-        self.end_of_buffer = inner.end_of_buffer
+        super().__init__(inner)
         self.codes: Container[int] = ()
         """Codes of these requests."""
         self.rejections: dict[int, int] = {}
@@ -34,7 +32,7 @@ class SilentEndpoint:
         self.counts[request.code] += 1
         if request.code in self.rejections:
             return request.reply(self.rejections[request.code], remark="planned rejection")
-        return None if request.code in self.codes else self._inner.handle(channel, request)
+        return None if request.code in self.codes else super().handle(channel, request)
 
 
 @asynccontextmanager

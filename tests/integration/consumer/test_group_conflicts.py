@@ -26,12 +26,13 @@ from rocketpy.admin import Permission
 from rocketpy.protocol.bodies import ConsumerConnection
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.remoting.command import Command
-from rocketpy.transport import Channel, Endpoint
+from rocketpy.transport import Channel
 from rocketpy_broker import Broker, BrokerConfig
 from rocketpy_broker.embedded import EmbeddedCluster
 from rocketpy_broker.metrics import catalog
 from rocketpy_broker.metrics.collecting import collect
 from tests.integration.cli.commands import run
+from tests.integration.endpoints import WrappedEndpoint
 from tests.integration.sdk_groups import FIRST, Seen, consuming, send
 from tests.integration.small import SMALL
 from tests.waiting import until
@@ -39,17 +40,11 @@ from tests.waiting import until
 SWIFT: dict[str, Any] = {"rebalance_interval_ms": 50}
 
 
-class AsInRocketMQ:
+class AsInRocketMQ(WrappedEndpoint):
     """A broker that keeps only the last heartbeat of a group, as RocketMQ's do."""
 
-    def __init__(self, inner: Endpoint) -> None:
-        self._inner = inner
-        self.channel_opened = inner.channel_opened
-        self.channel_closed = inner.channel_closed
-        self.end_of_buffer = inner.end_of_buffer
-
     def handle(self, channel: Channel, request: Command) -> Command | bytes | None:
-        response = self._inner.handle(channel, request)
+        response = super().handle(channel, request)
         if request.code == RequestCode.GET_CONSUMER_CONNECTION_LIST and isinstance(response, Command):
             body = ConsumerConnection.decode(response.body)
             for connection in body.connection_set:
