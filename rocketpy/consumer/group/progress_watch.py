@@ -47,6 +47,8 @@ class ProgressWatch:
         self._is_paused = is_paused
         self._locks_queues = locks_queues
         self._topics: dict[str, Progress] = {}
+        self._unrouted: set[str] = set()
+        """Those of `_topics` whose route is not known."""
         self._filters: dict[str, Progress] = {}
         """Rejected filters."""
         self.queues: dict[MessageQueue, Progress] = {}
@@ -68,19 +70,21 @@ class ProgressWatch:
         """Forget a topic that was unsubscribed."""
         self._filters.pop(topic, None)
         self._topics.pop(topic, None)
+        self._unrouted.discard(topic)
 
     def no_route(self, topic: str, error: RocketError | None = None) -> None:
         """Record that a topic has no route. error: of the look-up, if it has failed."""
+        self._unrouted.add(topic)
         text = f"topic {self._own_name(topic)} has no route"
         if error is not None and not isinstance(error, RouteNotFound):
             text = reason_of(text, error)
         self._fail_topic(topic, text, lasts=topic != self._retry_topic)
 
     def has_route(self, topic: str) -> None:
-        """Record that the route of a topic is known."""
-        progress = self._topics.get(topic)
-        if progress is not None and progress.reason is not None:
-            progress.failed("the members of the group are not known yet")
+        """Record that the route of a topic is known. Any later step that has failed stays a problem."""
+        if topic in self._unrouted:
+            self._unrouted.discard(topic)
+            self._fail_topic(topic, "the members of the group are not known yet")
 
     def topic_failed(self, topic: str, error: RocketError | None) -> None:
         """Record that the group's members are not known. error: None if their list lacks this one."""

@@ -306,6 +306,8 @@ async def test_a_strategy_that_fails_for_one_topic(cluster: EmbeddedCluster, pro
         await seen.until(1)
         assert {message.topic for message in seen.messages} == {"T"}
         assert any("ValueError: no zone" in text for text in consumer.health().problems)
+        consumer.member.watch.has_route("A")  # as each rebalance does first
+        assert any("ValueError: no zone" in text for text in consumer.health().problems)
 
 
 async def test_a_bug_in_commits_does_not_end_them(
