@@ -17,6 +17,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context
+from socket import socket
 from time import monotonic
 from typing import Final, Protocol, cast
 from weakref import WeakKeyDictionary
@@ -163,7 +164,9 @@ class Channel(StreamProtocol):
         self._closed = self._loop.create_future()
         self._closed_here = False
         self._is_ending = False
-        """Whether the peer has closed the connection while oneway requests from it still wait."""
+        """Whether the connection has ended while requests that had arrived still wait."""
+        self._unread: socket | None = None
+        """What the peer sent before it closed the connection, unless everything was read."""
         self._error: Exception | None = None
         self.remote_address: str = ""
         self.remote_host: str = ""
@@ -398,16 +401,19 @@ class Channel(StreamProtocol):
         self._notify_writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the channel. If its peer closed it, oneway requests in the backlog are handled first."""
-        oneway = [] if self._closed_here else [request for request in self._backlog if request.is_oneway]
-        if not oneway:
+        """End the channel. If its peer closed it, all requests that have arrived are handled first.
+
+        RocketMQ's brokers do so, and clients rely on it: the Go client sends oneway messages as requests
+        without FLAG_ONEWAY, and closes the connection before their responses come.
+        """
+        if not self._closed_here and exc is not None:  # else asyncio has read everything
+            self._unread = self.unread()
+        if self._closed_here or not (self._backlog or self._unread):
             self._end(exc)
             return
         self._transport = None
         self._is_ending = True
         self._error = exc
-        self._backlog = deque(oneway)
-        self._count_backlog()
         self._writable.set()
         self.is_writable = True
         self._turns.enter(self)
@@ -415,6 +421,9 @@ class Channel(StreamProtocol):
     def _end(self, exc: Exception | None) -> None:
         """Fail all requests in flight, and report the end of the connection."""
         self._is_ending = False
+        if self._unread is not None:
+            self._unread.close()
+            self._unread = None
         error = self._error or exc
         hint = ""
         if not self._served and not self.has_received and self._error is None:
@@ -470,6 +479,9 @@ class Channel(StreamProtocol):
 
     def _process_backlog(self) -> None:
         """Use a turn for the backlog."""
+        if self._is_ending and not self._backlog:
+            self._read_rest()
+            return
         if (self.is_closed and not self._is_ending) or not self.is_writable or not self._backlog:
             return
         waiting, self._backlog = tuple(self._backlog), deque()
@@ -479,10 +491,23 @@ class Channel(StreamProtocol):
         if self._backlog:
             return
         if self._is_ending:
-            self._end(None)
+            self._turns.enter(self)
             return
         self._count_backlog()
         self._update_reading()
+
+    def _read_rest(self) -> None:
+        """Handle a part of what the peer had sent before it closed the connection, or end the channel."""
+        data = b""
+        if self._unread is not None:
+            with contextlib.suppress(OSError):
+                data = self._unread.recv(_SMALL_READ_BYTES)
+        if not data:
+            self._end(None)
+            return
+        self.data_received(data)
+        if self._is_ending:
+            self._turns.enter(self)
 
     def _count_backlog(self) -> None:
         """Count the memory of the backlog.

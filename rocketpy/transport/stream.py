@@ -12,6 +12,8 @@ import contextlib
 import os
 import sys
 import threading
+from asyncio.trsock import TransportSocket
+from socket import socket
 from typing import cast
 
 _READ_BYTES = 256 * 1024
@@ -48,6 +50,20 @@ class StreamProtocol(asyncio.BufferedProtocol):
             return
         with contextlib.suppress(OSError), open(os.devnull, "r+b", buffering=0) as null:  # noqa: PTH123 - a device
             os.dup2(null.fileno(), socket.fileno(), inheritable=False)
+
+    def unread(self) -> socket | None:
+        """Return a copy of the socket of a connection that has failed, to read what the peer sent before.
+
+        asyncio reads nothing after a failed write. None with TLS, in memory and with uvloop.
+        """
+        transport = self._transport
+        if transport is None or transport.get_extra_info("sslcontext") is not None:
+            return None
+        found = transport.get_extra_info("socket")
+        if isinstance(found, TransportSocket):
+            with contextlib.suppress(OSError):
+                return found.dup()
+        return None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next read."""

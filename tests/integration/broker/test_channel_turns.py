@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import struct
 import time
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -15,7 +17,7 @@ from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy.transport import Channel, ChannelOptions, Server, serve
 from tests.integration.raw_client import RawClient
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, until
 
 SLOW, LARGE, PING, HUGE, HELD, KEPT = 1, 2, 3, 4, 5, 6
 SLOW_S = 0.02
@@ -172,6 +174,25 @@ async def test_requests_that_wait_for_their_turn_are_counted(handlers: Handlers)
             assert budget.by_kind()["requests"] == 0
     finally:
         await server.close()
+
+
+@pytest.mark.parametrize("how", ["closed", "reset"])
+async def test_requests_that_arrived_are_handled_though_their_peer_is_gone(
+    server: Server, handlers: Handlers, how: str
+) -> None:
+    """Oneway messages of the Go client, which are requests without FLAG_ONEWAY, would be lost at its end."""
+    client = await RawClient.open(server.address)
+    client.writer.write(frames(SLOW, 3))
+    async with asyncio.timeout(LIMIT_S):
+        await handlers.moved.wait()  # the server reads nothing while the others wait for their turn
+        client.writer.write(frames(PING, 200))
+        await client.writer.drain()
+        if how == "reset":
+            reset = struct.pack("ii", 1, 0)
+            client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        client.writer.transport.abort()
+    await until(lambda: not server.channels)
+    assert handlers.order == [SLOW] * 3 + [PING] * 200
 
 
 async def test_a_response_larger_than_a_frame_is_rejected(server: Server) -> None:
