@@ -41,7 +41,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line."""
     parser = options_of("python -m tools.bench.pop", __doc__)
     parser.set_defaults(version=VERSION, loops=["asyncio"], sdk_loops=["uvloop"])
-    parser.add_argument("--messages", type=int, default=3_000_000, help="messages of the topic")
+    parser.add_argument("--messages", type=int, default=6_000_000, help="messages of the topic")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0, help="duration of one measurement")
     parser.add_argument("--ramp", type=float, default=INVISIBLE_S + 2, help="seconds of its load beforehand")

@@ -296,6 +296,7 @@ class PollingHandler:
             for held in list(group.requests)[:rest]:
                 self._respond(held, NotificationResponseHeader(has_msg=True))
                 if self.slices.is_over():
+                    self.write()  # what pops of other queues have taken in this slice
                     yield
 
     def _respond(self, held: Held, header: NotificationResponseHeader) -> None:
