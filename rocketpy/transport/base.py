@@ -108,6 +108,9 @@ class ChannelOptions:
     """Maximum memory of a server for all connections. Beyond it, the connections that use most are closed.
     None: 16 times `connection_bytes_max`."""
 
+    kept_codes: frozenset[int] = frozenset()
+    """Codes of requests that are handled even if their peer has closed the connection, as oneway ones are."""
+
     __getstate__ = get_fields
     __setstate__ = set_fields
 

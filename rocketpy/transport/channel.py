@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
 from socket import socket
 from time import monotonic
@@ -166,6 +166,7 @@ class Channel(StreamProtocol):
         self._is_ending = False
         """Whether the connection has ended while requests that had arrived still wait."""
         self._unread: socket | None = None
+        self._unread_bytes = 0
         """What the peer sent before it closed the connection, unless everything was read."""
         self._error: Exception | None = None
         self.remote_address: str = ""
@@ -313,6 +314,8 @@ class Channel(StreamProtocol):
         """Close after the written frames are sent."""
         self._closed_here = True
         self._flush()
+        if self._is_ending:
+            self._turns.enter(self)
         if self._transport is not None:
             self._transport.close()
 
@@ -320,7 +323,7 @@ class Channel(StreamProtocol):
         """Close the connection immediately; unsent bytes are dropped, and requests in flight fail."""
         self._closed_here = True
         if self._is_ending:
-            self._end(None)
+            self._turns.enter(self)
         super().abort()
 
     def take_turn(self) -> None:
@@ -401,22 +404,29 @@ class Channel(StreamProtocol):
         self._notify_writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the channel. If its peer closed it, all requests that have arrived are handled first.
+        """End the channel. If its peer has closed it, what counts without a response is handled first.
 
         RocketMQ's brokers do so, and clients rely on it: the Go client sends oneway messages as requests
         without FLAG_ONEWAY, and closes the connection before their responses come.
         """
-        if not self._closed_here and exc is not None:  # else asyncio has read everything
-            self._unread = self.unread()
-        if self._closed_here or not (self._backlog or self._unread):
+        by_peer = not self._closed_here and (exc is None or isinstance(exc, OSError))
+        self._backlog = self._kept(self._backlog if by_peer else ())
+        if by_peer and exc is not None and self._served:  # else asyncio has read everything
+            self._unread, self._unread_bytes = self.unread()
+        if not self._backlog and self._unread is None:
             self._end(exc)
             return
         self._transport = None
         self._is_ending = True
-        self._error = exc
+        self._error = None if exc is None else exc.with_traceback(None)  # see `_fail`
         self._writable.set()
         self.is_writable = True
         self._turns.enter(self)
+
+    def _kept(self, requests: Iterable[Command]) -> deque[Command]:
+        """Return those requests that count without a response."""
+        codes = self._options.kept_codes
+        return deque(request for request in requests if request.is_oneway or request.code in codes)
 
     def _end(self, exc: Exception | None) -> None:
         """Fail all requests in flight, and report the end of the connection."""
@@ -479,7 +489,7 @@ class Channel(StreamProtocol):
 
     def _process_backlog(self) -> None:
         """Use a turn for the backlog."""
-        if self._is_ending and not self._backlog:
+        if self._is_ending and (self._closed_here or not self._backlog):
             self._read_rest()
             return
         if (self.is_closed and not self._is_ending) or not self.is_writable or not self._backlog:
@@ -497,17 +507,19 @@ class Channel(StreamProtocol):
         self._update_reading()
 
     def _read_rest(self) -> None:
-        """Handle a part of what the peer had sent before it closed the connection, or end the channel."""
-        data = b""
-        if self._unread is not None:
-            with contextlib.suppress(OSError):
-                data = self._unread.recv(_SMALL_READ_BYTES)
+        """Read a part of what the peer had sent before it closed the connection, or end the channel."""
+        data, requests = b"", []
+        if self._unread is not None and not self._closed_here:
+            with contextlib.suppress(OSError, RocketError):
+                data = self._unread.recv(min(self._unread_bytes, _SMALL_READ_BYTES))
+                requests = self._connection.receive(data)
         if not data:
             self._end(None)
             return
-        self.data_received(data)
-        if self._is_ending:
-            self._turns.enter(self)
+        self._unread_bytes -= len(data)
+        self._backlog = self._kept(requests)
+        self._turns.enter(self)
+        self._note_partial_frame(len(data))
 
     def _count_backlog(self) -> None:
         """Count the memory of the backlog.

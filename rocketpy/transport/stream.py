@@ -16,6 +16,10 @@ from asyncio.trsock import TransportSocket
 from socket import socket
 from typing import cast
 
+if sys.platform != "win32":
+    from fcntl import ioctl
+    from termios import FIONREAD
+
 _READ_BYTES = 256 * 1024
 _thread = threading.local()
 
@@ -51,19 +55,21 @@ class StreamProtocol(asyncio.BufferedProtocol):
         with contextlib.suppress(OSError), open(os.devnull, "r+b", buffering=0) as null:  # noqa: PTH123 - a device
             os.dup2(null.fileno(), socket.fileno(), inheritable=False)
 
-    def unread(self) -> socket | None:
-        """Return a copy of the socket of a connection that has failed, to read what the peer sent before.
+    def unread(self) -> tuple[socket, int] | tuple[None, int]:
+        """Return a copy of the socket of a failed connection, and the number of bytes that it still has.
 
-        asyncio reads nothing after a failed write. None with TLS, in memory and with uvloop.
+        asyncio reads nothing after a failed write. None with TLS, in memory, with uvloop and on Windows.
         """
         transport = self._transport
-        if transport is None or transport.get_extra_info("sslcontext") is not None:
-            return None
+        if sys.platform == "win32" or transport is None or transport.get_extra_info("sslcontext") is not None:
+            return None, 0
         found = transport.get_extra_info("socket")
         if isinstance(found, TransportSocket):
             with contextlib.suppress(OSError):
-                return found.dup()
-        return None
+                count = int.from_bytes(ioctl(found.fileno(), FIONREAD, bytes(4)), sys.byteorder)
+                if count:
+                    return found.dup(), count
+        return None, 0
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next read."""

@@ -49,7 +49,7 @@ class RequestRouter:
         """Start to handle requests. closed: listeners for closed channels."""
         # A request must see the messages that came before it in the same socket buffer.
         self._handlers = {
-            code: handler if code in _APPENDING else _after_write(send, handler)
+            code: handler if code in APPENDING else _after_write(send, handler)
             for code, handler in handlers.items()
             if code in BROKER_CALLERS
         }
@@ -124,7 +124,7 @@ class RequestRouter:
     ) -> None:
         """Run a handler again after a save. size: bytes of the request, as counted. failure: of the save."""
         channel.memory.add("waiting", -size)
-        if channel.is_closed and request.code not in _APPENDING:
+        if channel.is_closed and request.code not in APPENDING:
             return  # no client waits for the response. A message is stored, since it may be oneway.
 
         def run(channel: Channel, request: Command) -> Command | bytes | None:
@@ -161,7 +161,7 @@ class RequestRouter:
             listener(channel)
 
 
-_APPENDING: Final = frozenset({
+APPENDING: Final = frozenset({
     RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
     RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2,
     RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION, RequestCode.ACK_MESSAGE,

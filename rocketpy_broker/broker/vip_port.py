@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import Final
 
 from rocketpy.runtime.tasks import OnFailure
-from rocketpy.transport import Endpoint, MemoryBudget, Server, serve
+from rocketpy.transport import ChannelOptions, Endpoint, MemoryBudget, Server, serve
+from rocketpy_broker.broker.request_router import APPENDING
 from rocketpy_broker.config.model import BrokerConfig
 
 log = logging.getLogger("rocketpy.broker")
@@ -47,12 +48,16 @@ async def serve_ports(config: BrokerConfig, endpoint: Endpoint, on_failure: OnFa
         return [first] if second is None else [first, second]
 
 
+def _options(config: BrokerConfig) -> ChannelOptions:
+    return replace(config.listen.options, kept_codes=APPENDING)
+
+
 async def _serve_first(
     config: BrokerConfig, endpoint: Endpoint, on_failure: OnFailure, memory: MemoryBudget
 ) -> Server:
     address = config.listen.address
     try:
-        return await serve(address, endpoint, config.listen.options, on_failure, memory=memory)
+        return await serve(address, endpoint, _options(config), on_failure, memory=memory)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
@@ -77,7 +82,7 @@ async def _serve_second(
         return None
     address = replace(address, port=address.port - _VIP_DISTANCE)
     try:
-        return await serve(address, endpoint, config.listen.options, on_failure, memory=first.memory)
+        return await serve(address, endpoint, _options(config), on_failure, memory=first.memory)
     except OSError as error:
         problem = (
             f"{address} (listenPort - 2) cannot be opened: {error.strerror or error}. Java slaves and "

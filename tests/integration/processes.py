@@ -13,9 +13,9 @@ from tests.waiting import LIMIT_S
 COMMAND = (sys.executable, "-m", "rocketpy_broker.cli")
 
 
-async def start(*arguments: str) -> tuple[Process, str]:
+async def start(*arguments: str, command: tuple[str, ...] = COMMAND) -> tuple[Process, str]:
     """Start a server; return its process, and the address from its ready line."""
-    process = await asyncio.create_subprocess_exec(*COMMAND, *arguments, stdout=PIPE, stderr=PIPE)
+    process = await asyncio.create_subprocess_exec(*command, *arguments, stdout=PIPE, stderr=PIPE)
     assert process.stdout is not None
     async with asyncio.timeout(LIMIT_S):
         line = (await process.stdout.readline()).decode()

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from rocketpy.errors import InvariantError
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy.transport import Channel, ChannelOptions, Server, serve
@@ -178,21 +179,45 @@ async def test_requests_that_wait_for_their_turn_are_counted(handlers: Handlers)
 
 @pytest.mark.parametrize("how", ["closed", "reset"])
 async def test_requests_that_arrived_are_handled_though_their_peer_is_gone(
-    server: Server, handlers: Handlers, how: str
+    handlers: Handlers, how: str
 ) -> None:
     """Oneway messages of the Go client, which are requests without FLAG_ONEWAY, would be lost at its end."""
-    client = await RawClient.open(server.address)
-    client.writer.write(frames(SLOW, 3))
-    async with asyncio.timeout(LIMIT_S):
-        await handlers.moved.wait()  # the server reads nothing while the others wait for their turn
-        client.writer.write(frames(PING, 200))
-        await client.writer.drain()
+    server = await serve("127.0.0.1:0", handlers, ChannelOptions(kept_codes=frozenset({SLOW, HELD})))
+    try:
+        client = await RawClient.open(server.address)
+        client.writer.write(frames(SLOW, 3) + frames(PING, 3))
+        async with asyncio.timeout(LIMIT_S):
+            await handlers.moved.wait()  # the server reads nothing while the others wait for their turn
+            client.writer.write(frames(SLOW, 1) + frames(PING, 200) + frames(SLOW, 1))
+            await client.writer.drain()
         if how == "reset":
             reset = struct.pack("ii", 1, 0)
             client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
         client.writer.transport.abort()
-    await until(lambda: not server.channels)
-    assert handlers.order == [SLOW] * 3 + [PING] * 200
+        await until(lambda: not server.channels)
+    finally:
+        await server.close()
+    assert handlers.order.count(SLOW) == 5
+    if how == "reset":
+        assert PING not in handlers.order  # no client waits for the response
+
+
+async def test_a_failed_connection_ends_at_once(handlers: Handlers) -> None:
+    """The server would go on to handle requests on a connection whose state cannot be trusted."""
+
+    def fail() -> None:
+        raise InvariantError("a planted one")
+
+    handlers.end_of_buffer = fail  # type: ignore[method-assign]
+    server = await serve("127.0.0.1:0", handlers, ChannelOptions(kept_codes=frozenset({SLOW})))
+    try:
+        async with await RawClient.open(server.address) as client:
+            client.writer.write(frames(SLOW, 100))
+            assert await client.reader.read(1 << 20) == b""
+            await until(lambda: not server.channels)
+    finally:
+        await server.close()
+    assert handlers.order == [SLOW]
 
 
 async def test_a_response_larger_than_a_frame_is_rejected(server: Server) -> None:

@@ -229,7 +229,8 @@ async def test_terminals_without_unicode_are_supported() -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 async def test_shells_complete_commands_and_options(shell: str) -> None:
     """A user would have to look up each command in the help."""
-    script = await run_process("--show-completion", shell)
+    # Without this variable, the option takes no value: it finds the shell among the parents of the process.
+    script = await run_process("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert "_ROCKETPY_COMPLETE" in script.out
     for line, wanted in (
         ("rocketpy top", "topic"),
