@@ -50,6 +50,8 @@ from tests.integration.small import SMALL
 from tests.unit.store.faulty_disk import UnreadableDisk
 from tests.waiting import LIMIT_S, until
 
+pytestmark = pytest.mark.usefixtures("patient_pops")
+
 CONF = """
 brokerName=broker-a
 mappedFileSizeCommitLog=1048576
@@ -112,7 +114,6 @@ async def test_both_kinds_of_retry_topics_are_read(tmp_path: Path) -> None:
             assert (await ack(client, one)).code == 0
 
 
-@pytest.mark.usefixtures("patient_pops")
 async def test_an_unreadable_queue_does_not_hide_messages_of_others(tmp_path: Path) -> None:
     """Pops that begin at this queue would fail, though the others have messages."""
     async with serving(tmp_path, settings=SMALL) as (_, client):
@@ -229,8 +230,9 @@ async def test_a_huge_batch_of_acknowledgements_is_refused(tmp_path: Path) -> No
         assert (await batch(client, message, bit_set=sparse)).code == ResponseCode.SUCCESS
 
 
-async def test_one_pop_filters_for_a_limited_time(tmp_path: Path) -> None:
+async def test_one_pop_filters_for_a_limited_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pop of a topic with a thousand queues would filter for seconds, and delay all clients."""
+    monkeypatch.setattr("rocketpy_broker.handlers.pop.pop._READ_MS", 2)
     async with serving(tmp_path, settings=SMALL | {"enablePropertyFilter": "true"}) as (cluster, client):
         await create(client, 16)
         await send_all(client, "abcdefghijklmnop", 16)
@@ -244,7 +246,6 @@ async def test_one_pop_filters_for_a_limited_time(tmp_path: Path) -> None:
             assert pops <= read <= 3 * pops
 
 
-@pytest.mark.usefixtures("patient_pops")
 async def test_the_bytes_of_one_pop_are_limited(tmp_path: Path) -> None:
     """A response with the messages of many queues could exceed the frames that clients accept."""
     async with serving(tmp_path, settings=SMALL) as (_, client):
