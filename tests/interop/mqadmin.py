@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from rocketpy.protocol.codes import RequestCode
 from rocketpy_broker.config.keys import (
     BROKER_KEYS,
     IGNORED_BROKER_DEFAULTS,
@@ -222,6 +223,9 @@ def run_script(peer: JavaPeer, make: Make, run: Path, version: str = DEFAULT_VER
         servers.make_topic("Unwritten", 1)
         sent = servers.produce(*_BODIES)
         assert {result.get("status") for result in sent} == {"SEND_OK"}, sent
+        # RocketMQ's broker has no statistics before its first sample, and then rejects requests for them.
+        broker = servers.broker.address
+        probe.wait_until(lambda: probe.ask(broker, RequestCode.GET_BROKER_RUNTIME_INFO)[0] == 0, "statistics")
         fill = {
             "topic": TOPIC, "group": GROUP, "name": NAME, "broker": servers.broker.address,
             "offset_id": sent[3]["offsetMsgId"], "unique_id": sent[3]["msgId"],
