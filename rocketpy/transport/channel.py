@@ -508,12 +508,12 @@ class Channel(StreamProtocol):
 
     def _read_rest(self) -> None:
         """Read a part of what the peer had sent before it closed the connection, or end the channel."""
-        data, requests = b"", []
+        data, requests = b"", None
         if self._unread is not None and not self._closed_here:
             with contextlib.suppress(OSError, RocketError):
                 data = self._unread.recv(min(self._unread_bytes, _SMALL_READ_BYTES))
                 requests = self._connection.receive(data)
-        if not data:
+        if not data or requests is None:  # nothing is left, or what follows an invalid frame is unknown
             self._end(None)
             return
         self._unread_bytes -= len(data)
