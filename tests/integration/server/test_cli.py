@@ -96,14 +96,15 @@ async def test_the_broker_of_dev_keeps_its_port() -> None:
         "import sys; from rocketpy_broker.cli import app, main; "
         f"app.DEFAULT_BROKER_PORT = {default}; sys.exit(main(['dev', '--listen', '127.0.0.1:0']))"
     )
-    first, _ = await start(command=(sys.executable, "-c", program))
+    dev = (sys.executable, "-c", program)
+    first, _ = await start(command=dev)
     address = await broker_of(first)
-    second, _ = await start(command=(sys.executable, "-c", program))
+    second, _ = await start(command=dev)
     other = await broker_of(second)
     assert await stop(first) == 0
     second.send_signal(signal.SIGTERM)
     _, errors = await second.communicate()
-    again, _ = await start(command=(sys.executable, "-c", program))
+    again, _ = await start(command=dev)
     assert await broker_of(again) == address == f"127.0.0.1:{default}"
     assert await stop(again) == 0
     other_port = int(other.rpartition(":")[2])
