@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -65,11 +65,13 @@ _FEATURES: Final = {
     "test_console": "Web console: each page and each change",
     "test_faults": "Faults of servers",
 }
+_LACKING: Final = dict.fromkeys(("4.6.0", "4.9.7"), frozenset({_FEATURES["test_users"]}))
+"""Features that a version does not have."""
 _HEAD: Final = """# Compatibility
 
 Features that were tested with each version of RocketMQ. `make interop-all` writes this page from its results.
-Each number counts the test cases that passed. [Differences](differences.md) lists what rocketpy does
-differently.
+Each number counts the test cases that passed; an empty cell means that the version does not have the feature.
+[Differences](differences.md) lists what rocketpy does differently.
 
 ## rocketpy's clients with RocketMQ's servers
 
@@ -124,11 +126,11 @@ def page(cases: Mapping[str, str], results: Results) -> str:
             theirs[_CLIENT_FEATURES[module]].setdefault(client, []).append(outcome)
         else:
             others.setdefault(direction or "(other cases)", []).append(outcome)
-    clients = _features(theirs, _CLIENTS, none="")
+    clients = _features(theirs, _CLIENTS, none=lambda _feature, _client: "")
     return "".join(
         [
             _HEAD,
-            *_features(ours, _VERSIONS, none=NOT_RUN),
+            *_features(ours, _VERSIONS, none=_without_case),
             _TAIL,
             _CLIENTS_HEAD,
             *clients,
@@ -146,11 +148,19 @@ def _client(case: str, direction: str) -> str | None:
     return match["version"] or (named[1] if named is not None else DEFAULT_VERSION)
 
 
-def _features(rows: dict[str, dict[str, list[str]]], columns: Sequence[str], *, none: str) -> Iterator[str]:
-    """Yield a table of passed cases. none: the text for a cell without a case."""
+def _without_case(feature: str, version: str) -> str:
+    return "" if feature in _LACKING.get(version, ()) else NOT_RUN
+
+
+def _features(
+    rows: dict[str, dict[str, list[str]]], columns: Sequence[str], *, none: Callable[[str, str], str]
+) -> Iterator[str]:
+    """Yield a table of passed cases. none: returns the text for a cell without a case."""
     yield f"| | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}\n"
     for feature, cells in rows.items():
-        texts = " | ".join(_cell(cells[column]) if column in cells else none for column in columns)
+        texts = " | ".join(
+            _cell(cells[column]) if column in cells else none(feature, column) for column in columns
+        )
         yield f"| {feature} | {texts} |\n"
 
 

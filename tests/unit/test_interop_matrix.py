@@ -29,14 +29,17 @@ def test_a_feature_has_a_cell_for_each_version() -> None:
         f"{java}::m": "Java client (JSON) -> our namesrv + java broker",
         "tests/interop/cases/test_java_lite_pull.py::n[4.9.7]": "Java lite pull consumer -> our servers",
         "tests/interop/cases/test_go_client.py::o": "Go client -> our namesrv + our broker",
+        "tests/interop/cases/test_users.py::p": f"{ours} of 5.3.3",
         "tests/interop/cases/test_ha.py::i": "java master -> our slave",
     }
     results = dict.fromkeys(cases, "passed") | {f"{producer}::d": "failed", f"{producer}::gone": "passed"}
     results[f"{java}::l"] = "failed"
     del results[f"{producer}::e"], results[f"{spark}::h"]
     lines = page(cases, results).splitlines()
-    assert [line.partition(" | ")[2] for line in lines if line.startswith(("| Producer", "| Spark"))] == [
+    tested = ("| Producer", "| Access control: users", "| Spark")
+    assert [line.partition(" | ")[2] for line in lines if line.startswith(tested)] == [
         "2 | 1 of 2 | not run | 1 |",
+        " |  | 1 | not run |",
         "not run | 1 | 1 of 2 | not run |",
     ]
     clients = ("| Applications", "| Lite pull", "| rocketmq-client-go")
