@@ -265,6 +265,10 @@ class CheckPoints:
         """Whether a group has popped messages of a topic since the start."""
         return (topic, group) in self._poppers
 
+    def forget_topic(self, topic: str) -> None:
+        """Forget which groups have popped messages of a deleted topic."""
+        self._poppers = {popper for popper in self._poppers if popper[0] != topic}
+
     def reset(self, topic: str, group: str, queue_id: int) -> None:
         """Forget up to where a queue is popped: an operator has reset its offset, maybe to the same one."""
         self._popped.pop((topic, group, queue_id), None)

@@ -135,6 +135,7 @@ class PopService:
 
     async def remove_topic(self, topic: str) -> None:
         """Forget the check points of a deleted topic; not those of a new one of this name."""
+        self.points.forget_topic(topic)
         store, in_flight = self.store, self.points.in_flight
         if not any(name == topic for name, *_ in in_flight.counts):
             return

@@ -202,6 +202,25 @@ async def test_requests_that_arrived_are_handled_though_their_peer_is_gone(
         assert PING not in handlers.order  # no client waits for the response
 
 
+async def test_what_follows_an_invalid_frame_of_a_gone_peer_is_dropped(handlers: Handlers) -> None:
+    """Where the next request begins is unknown, so bytes of a body could be handled as one."""
+    server = await serve("127.0.0.1:0", handlers, ChannelOptions(kept_codes=frozenset({SLOW})))
+    try:
+        client = await RawClient.open(server.address)
+        client.writer.write(frames(SLOW, 3))
+        async with asyncio.timeout(LIMIT_S):
+            await handlers.moved.wait()
+            client.writer.write(b"\xff" * 8 + frames(SLOW, 1))
+            await client.writer.drain()
+        reset = struct.pack("ii", 1, 0)
+        client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        client.writer.transport.abort()
+        await until(lambda: not server.channels)
+    finally:
+        await server.close()
+    assert handlers.order == [SLOW] * 3
+
+
 async def test_a_failed_connection_ends_at_once(handlers: Handlers) -> None:
     """The server would go on to handle requests on a connection whose state cannot be trusted."""
 

@@ -118,6 +118,7 @@ async def test_messages_of_a_deleted_topic_are_not_in_flight(workers: Workers) -
     header = DeleteTopicRequestHeader(topic="T")
     assert (await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, header)).code == ResponseCode.SUCCESS
     assert not points.points
+    assert not workers.broker.delivery.pop.points.has_popped("T", "g")
     assert not points.counts
     await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, new_topic("T", 4))
     await send(client, "new")
