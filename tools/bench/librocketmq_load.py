@@ -36,7 +36,7 @@ def keep_sending(producer: Any, what: dict[str, Any], tally: Tally, until: float
 
 def measure_load(producer: Any, what: dict[str, Any]) -> dict[str, Any]:
     """Send as the request `what` describes; return the result line."""
-    start = time.perf_counter()
+    start, whole = time.perf_counter(), Tally()
     tallies = [Tally() for _ in range(what["threads"])]
     threads = [
         threading.Thread(target=keep_sending, args=(producer, what, tally, start + what["seconds"]))
@@ -46,7 +46,6 @@ def measure_load(producer: Any, what: dict[str, Any]) -> dict[str, Any]:
         thread.start()
     for thread in threads:
         thread.join()
-    whole = Tally()
     for tally in tallies:
         whole.sent += tally.sent
         whole.failed += tally.failed

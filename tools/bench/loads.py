@@ -69,13 +69,14 @@ class LoadProcess:
         slave_before = slave_cpu_s(server)
         result = self._ask({"namesrv": server.namesrv_address, "topic": server.topic, **what})
         broker, client, sent = usage(server.broker_pid), usage(self._process.pid), max(1, result["sent"])
+        client_cpu_s = result.get("cpu_seconds", client.cpu_s - client_before.cpu_s)
         return Sample(
             rate=result["sent"] / result["seconds"],
             failed=result["failed"],
             p50_us=result["p50_us"],
             p99_us=result["p99_us"],
             broker_cpu_us=(broker.cpu_s - broker_before.cpu_s) / sent * 1e6,
-            client_cpu_us=(client.cpu_s - client_before.cpu_s) / sent * 1e6,
+            client_cpu_us=client_cpu_s / sent * 1e6,
             broker_resident_bytes=broker.resident_bytes,
             slave_cpu_us=(slave_cpu_s(server) - slave_before) / sent * 1e6,
         )
