@@ -103,10 +103,16 @@ class TimerService:
         self._is_loaded = True
 
     def start(self) -> None:
-        """Start to deliver, on a master. Raises StoreError."""
-        self._is_master = True
+        """Start to deliver, on a master; nothing if it was started. Raises StoreError; try again then."""
+        if self._is_master:
+            return
         self._copied = None
-        self._timers.begin(self.clock())
+        try:
+            self._timers.begin(self.clock())
+        except StoreError:
+            self._timers.end()
+            raise
+        self._is_master = True
         self._calls.start()
 
     def arrived(self) -> None:
@@ -114,7 +120,7 @@ class TimerService:
         self._calls.wake_at(self.clock())
 
     async def stop(self, *, saves: bool = True) -> None:
-        """Stop delivering.
+        """Stop delivering. Raises StoreError; try again then.
 
         saves: whether to save the checkpoint. Otherwise the state is that of the last one: a former leader
         does not know which of its messages the group keeps.
@@ -122,7 +128,6 @@ class TimerService:
         if not self._is_master:
             return
         self._calls.stop()
-        self._is_master = False
         if saves:
             self._timers.finish_slot()
             await self._save()
@@ -130,6 +135,7 @@ class TimerService:
         else:
             async with self._saving:  # one that is under way uses the files
                 self._timers.load(self.clock())
+        self._is_master = False
 
     async def close(self) -> None:
         """Close the files; after `stop` on a master. The store must still be open."""
@@ -253,7 +259,9 @@ class TimerService:
         files, progress = self._files, self._timers.progress(self.clock())
         if progress == self._timers.checkpoint:
             return
-        await self.driver.flush()  # delivered messages, before the checkpoint says so
+        # Delivered messages, before the checkpoint says so. A slave has delivered none since its master's
+        # checkpoint, and enqueues only messages that are committed.
+        await self.driver.flush(commits=self._is_master)
         deletions = files.log.delete_expired(self.store.min_physical_offset)
         metrics = self.metrics()
 

@@ -387,12 +387,12 @@ class StoreDriver:
 
     # -- flush -----------------------------------------------------------------------------------
 
-    async def flush(self) -> int:
+    async def flush(self, *, commits: bool = True) -> int:
         """Make all appended messages durable; return the flushed offset. Raises StoreError.
 
-        In a DLedger group, first wait until a majority of the peers has them.
+        commits: in a DLedger group, first wait until a majority of the peers has them; False on a follower.
         """
-        if self.wait_for_commit is not None:
+        if commits and self.wait_for_commit is not None:
             await self.wait_for_commit()
         return await self._flush()
 
