@@ -234,7 +234,7 @@ class DeliveryServices:
     def run(self) -> None:
         """Start to deliver delayed messages and timers, and check transactions, on a master.
 
-        Raises StoreError.
+        Raises StoreError. A second call starts what did not start in the first.
         """
         self.delay.start()
         if self._has_timers:

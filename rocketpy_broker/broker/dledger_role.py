@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -43,6 +43,7 @@ _CONNECTIONS_MIN: Final = 4
 _CONNECTIONS_MAX: Final = 256
 _VOTE_WAIT_MS_MAX: Final = 3000
 _RETRY_S: Final = 1.0
+_CHANGE: Final = "change of the role"
 _BEHIND_MS: Final = 30_000
 """A follower that has lacked entries for this long is a problem; replica.lag.time.max.ms of Kafka."""
 
@@ -94,6 +95,8 @@ class DLedgerReplication:
         self.broker_id = _NO_ROLE_ID
         self._master_term: int | None = None
         """Term in which this broker is the master; None while it is not."""
+        self._works = True
+        """Whether the work of the current role has started."""
         self._is_started = False
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -281,29 +284,38 @@ class DLedgerReplication:
             self._changed.clear()
             try:
                 await self._change_role(self.peer.state)
+                self.driver.jobs.ended(_CHANGE)
             except RocketError as error:
+                self.driver.jobs.ended(_CHANGE, error)
                 log.error("change of the role failed; retrying in %s s: %s", _RETRY_S, error)
                 await asyncio.sleep(_RETRY_S)
                 continue
             await self._changed.wait()
 
     async def _change_role(self, state: PeerState) -> None:
-        if self._master_term is not None:
-            return  # still the master: the end of its term would have set None
+        if self._master_term is not None:  # still the master: the end of its term would have set None
+            await self._start_work(self.role_changes.change_to_master)
+            return
         if self.broker_id == MASTER_ID or (self.broker_id == _NO_ROLE_ID and state.role is Role.FOLLOWER):
-            self.broker_id = self.config.dledger.slave_id
+            self.broker_id, self._works = self.config.dledger.slave_id, False
             log.info("%s is a slave, %d, in term %d", self.config.name, self.broker_id, state.term)
-            await self.role_changes.change_to_slave()
+        await self._start_work(self.role_changes.change_to_slave)
         if state.role is Role.LEADER and await self._is_caught_up(state.term):
             await self.role_changes.load_delays()
             if not self._is_leading(state.term):
                 return
             self.store.become_leader(self.peer)
             self.role_changes.prepare_master()
-            self._master_term, self.broker_id = state.term, MASTER_ID
+            self._master_term, self.broker_id, self._works = state.term, MASTER_ID, False
             self.store.reject(Reason.SLAVE, None)
             log.info("%s is the master in term %d", self.config.name, state.term)
-            await self.role_changes.change_to_master()
+            await self._start_work(self.role_changes.change_to_master)
+
+    async def _start_work(self, start: Callable[[], Awaitable[None]]) -> None:
+        """Start the work of the current role, unless it has started. Raises RocketError; try again then."""
+        if not self._works:
+            await start()
+            self._works = True
 
     async def _is_caught_up(self, term: int) -> bool:
         """Wait until all entries are committed and dispatched; return False if it is no longer the leader."""

@@ -57,14 +57,17 @@ class RoleChangeHandler:
         self.delivery.reload_transactions()
 
     async def change_to_master(self) -> None:
-        """Start the work of a master."""
+        """Start the work of a master. Raises RocketError; a second call continues after an error."""
         await self.sync.close()
         self._cancel_timers()
         self.register(MASTER_ID)
         self.delivery.run()
 
     async def change_to_slave(self) -> None:
-        """Start the work of a slave. The store already rejects messages."""
+        """Start the work of a slave. The store already rejects messages.
+
+        Raises RocketError; a second call continues after an error.
+        """
         self.register(self._slave_id)
         await self.delivery.stop()
         self.sync.start()

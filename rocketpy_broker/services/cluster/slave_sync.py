@@ -104,8 +104,9 @@ class SlaveSync:
         self._master = None
 
     def start(self) -> None:
-        """Start copying periodically."""
-        self._copying = self.tasks.every(self.interval_ms / 1000, self._copy, _COPY, first_s=0)
+        """Start copying periodically; nothing if it was started."""
+        if self._copying is None:
+            self._copying = self.tasks.every(self.interval_ms / 1000, self._copy, _COPY, first_s=0)
 
     async def close(self) -> None:
         """Stop copying."""

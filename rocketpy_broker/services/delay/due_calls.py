@@ -45,6 +45,7 @@ class DueCalls:
         self._clock = clock
         self._deliver = deliver
         self._what = what
+        self._job = f"delivery of {what}"
         self._timer: asyncio.TimerHandle | None = None
         self._due_ms: float = math.inf
         """What the timer is for; infinite without one."""
@@ -58,6 +59,7 @@ class DueCalls:
     def stop(self) -> None:
         """Call `deliver` no more."""
         self._is_running = False
+        self._driver.jobs.ended(self._job)
         self._due_ms = math.inf
         if self._timer is not None:
             self._timer.cancel()
@@ -78,17 +80,17 @@ class DueCalls:
 
     def _call(self) -> None:
         self._timer, self._due_ms = None, math.inf
-        now_ms, job = self._clock(), f"delivery of {self._what}"
+        now_ms = self._clock()
         try:
             due_ms = self._deliver(now_ms)
         except StoreBusy:
             self.wake_at(now_ms + _BUSY_RETRY_MS)
             return
         except StoreError as error:
-            self._driver.jobs.ended(job, error)
+            self._driver.jobs.ended(self._job, error)
             log.error("cannot deliver %s, trying again in %d ms: %s", self._what, _RETRY_MS, error)
             self.wake_at(now_ms + _RETRY_MS)
             return
-        self._driver.jobs.ended(job)
+        self._driver.jobs.ended(self._job)
         if due_ms is not None:
             self.wake_at(due_ms)

@@ -26,6 +26,7 @@ from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 log = logging.getLogger("rocketpy.broker.delay")
 
+_SAVE: Final = "save of delay offsets"
 _BATCH_MESSAGES: Final = 200
 """Maximum number of messages delivered in one iteration of the event loop, which takes some milliseconds."""
 
@@ -107,8 +108,10 @@ class DelayService:
         self._saved = self._queues.offsets()
 
     def start(self) -> None:
-        """Start delivering due messages."""
-        self._saving = self.tasks.every(self.interval_ms / 1000, self._save, "save of delay offsets")
+        """Start delivering due messages; nothing if it was started."""
+        if self._saving is not None:
+            return
+        self._saving = self.tasks.every(self.interval_ms / 1000, self._save, _SAVE)
         self._calls.start()
 
     def offsets(self) -> dict[int, int]:
@@ -148,6 +151,7 @@ class DelayService:
         self._calls.stop()
         await self.tasks.cancel(self._saving.task)
         self._saving = None
+        self.driver.jobs.ended(_SAVE)
         if saves:
             await self._save()
 
@@ -176,10 +180,10 @@ class DelayService:
             await self.driver.flush()
             await save_state_in_thread(self.disk, self.path, _encode(offsets))
         except StoreError as error:
-            self.driver.jobs.ended("save of delay offsets", error)
+            self.driver.jobs.ended(_SAVE, error)
             log.error("cannot save delay offsets: %s", error)
             return
-        self.driver.jobs.ended("save of delay offsets")
+        self.driver.jobs.ended(_SAVE)
         self._saved = offsets
 
 

@@ -92,9 +92,14 @@ class PopService:
         return 0 if due_ms is None else max(self.clock() - due_ms, 0)
 
     def start(self) -> None:
-        """Start on a master: read the revive topic, then revive messages when they are due."""
-        self._is_master = True
+        """Start on a master: read the revive topic, then revive messages when they are due.
+
+        Does nothing if it was started. Raises StoreError; try again then.
+        """
+        if self._is_master:
+            return
         self.points.load()
+        self._is_master = True
         self._calls.start()
 
     async def stop(self, *, saves: bool = True) -> None:
@@ -106,6 +111,7 @@ class PopService:
         if self._commit_timer is not None:
             self._commit_timer.cancel()
             self._commit_timer, self._commits_soon = None, False
+        self.driver.jobs.ended(_COMMIT)
         if saves and not self.points.is_loading:
             await self._commit(is_last=True)
 

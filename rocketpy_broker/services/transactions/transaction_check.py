@@ -34,6 +34,8 @@ from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 log = logging.getLogger("rocketpy.broker.transactions")
 
+_CHECK: Final = "check of transactions"
+_SAVE: Final = "save of the progress of transactions"
 _BATCH_MESSAGES: Final = 64
 """Half messages checked in one iteration of the event loop."""
 
@@ -84,9 +86,11 @@ class TransactionChecker:
         self._checking: PeriodicCall | None = None
 
     def start(self) -> None:
-        """Start the periodic checks."""
+        """Start the periodic checks; nothing if they were started."""
+        if self._checking is not None:
+            return
         interval_s = self.config.check_interval_ms / 1000
-        self._checking = self.tasks.every(interval_s, self._check_periodically, "check of transactions")
+        self._checking = self.tasks.every(interval_s, self._check_periodically, _CHECK)
 
     async def close(self, *, saves: bool = True) -> None:
         """Stop checking, and save the progress; see `DelayService.close`. The store must still be open."""
@@ -94,15 +98,17 @@ class TransactionChecker:
             return
         await self.tasks.cancel(self._checking.task)
         self._checking = None
+        self.driver.jobs.ended(_CHECK)
+        self.driver.jobs.ended(_SAVE)
         if saves:
             await self._save_progress()
 
     async def _check_periodically(self) -> None:
         try:
             await self.check()
-            self.driver.jobs.ended("check of transactions")
+            self.driver.jobs.ended(_CHECK)
         except StoreError as error:
-            self.driver.jobs.ended("check of transactions", error)
+            self.driver.jobs.ended(_CHECK, error)
             log.error("cannot check transactions: %s", error)
 
     async def check(self) -> None:
@@ -136,10 +142,10 @@ class TransactionChecker:
         try:
             await self.driver.flush()
         except StoreError as error:
-            self.driver.jobs.ended("save of the progress of transactions", error)
+            self.driver.jobs.ended(_SAVE, error)
             log.error("cannot save the progress of transactions: %s", error)
             return
-        self.driver.jobs.ended("save of the progress of transactions")
+        self.driver.jobs.ended(_SAVE)
         await self.transactions.save_progress(progress)
 
     def _check_batch(self, offsets: list[int]) -> _BatchResult:

@@ -1,4 +1,4 @@
-"""Timers in a DLedger group."""
+"""Timers and changes of the role in a DLedger group, also when a part of a change fails."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -7,10 +7,12 @@ import pytest
 
 from rocketpy import Message
 from tests.integration.ledger_group import ledger_group
+from tests.integration.replication.test_ledger_brokers import bodies_of
 from tests.waiting import until
 
 SETTINGS = {"timerFlushIntervalMs": "50", "mappedFileSizeTimerLog": "5200"}
 LATER = timedelta(minutes=10)
+CHANGE = "change of the role"
 
 
 async def test_a_follower_saves_its_timers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -37,3 +39,39 @@ async def test_a_follower_saves_its_timers(tmp_path: Path, caplog: pytest.LogCap
         assert again.delivery.timers._timers.queue_offset == 3
     logged = [r.getMessage() for r in caplog.records if r.name == "rocketpy.broker.timers"]
     assert not logged
+
+
+async def test_a_new_master_tries_again_to_start_its_work(tmp_path: Path) -> None:
+    """It would accept messages and be ready, but deliver no timer, and reject each pop until a restart."""
+    async with ledger_group(tmp_path, settings=SETTINGS) as group, group.producer() as producer:
+        first = await group.master()
+        await producer.send(Message("T", b"before"))
+        for slave in group.slaves():
+            (tmp_path / group.name_of(slave) / "timerwheel").write_bytes(b"of another size")
+        await group.stop(group.name_of(first))
+        second = await group.master()
+        await until(lambda: CHANGE in second._driver.jobs.failing)
+        assert not second.delivery.pop.is_ready
+        (tmp_path / group.name_of(second) / "timerwheel").unlink()
+        await producer.send(Message("T", b"timer", delay=timedelta(milliseconds=1)))
+        await until(lambda: b"timer" in bodies_of(second))
+        await until(lambda: second.delivery.pop.is_ready)
+        assert not second._driver.jobs.failing
+
+
+async def test_a_former_master_tries_again_to_become_a_slave(tmp_path: Path) -> None:
+    """It would never copy topics and offsets again, and lack them as the next master."""
+    async with ledger_group(tmp_path, settings=SETTINGS) as group:
+        master = await group.master()
+        for slave in group.slaves():
+            await group.stop(group.name_of(slave))
+        stray = tmp_path / group.name_of(master) / "timerlog" / f"{0:020}"
+        stray.parent.mkdir()
+        stray.write_bytes(bytes(9999))
+        await group.end_silence()
+        await until(lambda: CHANGE in master._driver.jobs.failing)
+        assert master._sync._copying is None
+        stray.unlink()
+        await until(lambda: master._sync._copying is not None)
+        assert not master._driver.jobs.failing
+        assert not master.delivery.timers._is_master
