@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -62,15 +62,15 @@ class TimerService:
         self._is_loaded = self._is_master = False
         self._save_timer: asyncio.TimerHandle | None = None
         self._saving = asyncio.Lock()
-        self._copied: TimerCheckpoint | None = None
-        """The checkpoint of the master that waits until this slave has all records before it."""
+        self._copied: tuple[TimerCheckpoint, Mapping[str, int] | None] | None = None
+        """Checkpoint and counts of the master that wait until this slave has all records before it."""
         self.on_delivered: Callable[[], None] = self.driver.schedule_dispatch
         """Called after messages were delivered to their real topics, to dispatch them."""
 
     @property
     def waiting(self) -> int:
-        """Number of timers that are enqueued and not delivered, whole seconds together."""
-        return self._timers.waiting
+        """Number of timers that are enqueued and not delivered, whole seconds together; 0 on a slave."""
+        return max(self._timers.waiting, 0) if self._is_master else 0
 
     @property
     def late_ms(self) -> int:
@@ -79,7 +79,7 @@ class TimerService:
 
     def waiting_for(self, topic: str) -> int:
         """Return the number of timers that wait to be delivered to a topic."""
-        return self._timers.counts[topic]
+        return max(self._timers.counts[topic], 0)
 
     def waiting_in_slot(self, time_ms: int) -> int:
         """Return the number of timers of the slot of a time. Raises StoreError."""
@@ -98,9 +98,12 @@ class TimerService:
 
         Raises StoreError, StoreDamaged.
         """
-        self._timers.load(self.clock())
-        self._load_counts()
+        self._load()
         self._is_loaded = True
+
+    def _load(self) -> None:
+        self._load_counts()
+        self._timers.load(self.clock())
 
     def start(self) -> None:
         """Start to deliver, on a master; nothing if it was started. Raises StoreError; try again then."""
@@ -134,7 +137,7 @@ class TimerService:
             self._timers.end()
         else:
             async with self._saving:  # one that is under way uses the files
-                self._timers.load(self.clock())
+                self._load()
         self._is_master = False
 
     async def close(self) -> None:
@@ -160,14 +163,19 @@ class TimerService:
 
     def metrics(self) -> bytes:
         """Return how many timers topics have, the response to GET_TIMER_METRICS."""
+        return self._encode_counts({topic: max(count, 0) for topic, count in self._timers.counts.items()})
+
+    def _encode_counts(self, counts: Mapping[str, int]) -> bytes:
         now_ms, checkpoint = self.clock(), self._timers.checkpoint
-        counts = self._timers.counts.items()
         return TimerMetricsSerializeWrapper(
             data_version=DataVersion(counter=checkpoint.counter, timestamp=checkpoint.timestamp),
-            timing_count={topic: TimerCount(count=count, time_stamp=now_ms) for topic, count in counts},
+            timing_count={
+                topic: TimerCount(count=count, time_stamp=now_ms) for topic, count in counts.items()
+            },
         ).encode()
 
     def _load_counts(self) -> None:
+        self._timers.load_counts({})
         try:
             saved = load_state(self.disk, self._metrics_path, TimerMetricsSerializeWrapper.decode).value
         except StoreError as error:
@@ -185,16 +193,17 @@ class TimerService:
         """
         if self._is_master:
             return
-        copied = TimerCheckpoint.decode(data)
+        copied, counts = TimerCheckpoint.decode(data), None
         if metrics:
-            counts = TimerMetricsSerializeWrapper.decode(metrics).timing_count
-            self._timers.load_counts({topic: one.count for topic, one in counts.items()})
-        if self._copied is None or self._copied.timestamp <= self.store.dispatcher.last_store_timestamp:
+            table = TimerMetricsSerializeWrapper.decode(metrics).timing_count
+            counts = {topic: one.count for topic, one in table.items()}
+        stored_ms = self.store.dispatcher.last_store_timestamp
+        if self._copied is None or self._copied[0].timestamp <= stored_ms:
             if self._copied is not None:
-                self._timers.adopt(self._copied)
-            self._copied = copied
-        if copied.timestamp <= self.store.dispatcher.last_store_timestamp:
-            self._timers.adopt(copied)
+                self._timers.adopt(*self._copied)
+            self._copied = copied, counts
+        if copied.timestamp <= stored_ms:
+            self._timers.adopt(copied, counts)
         self._follow()
 
     def _follow(self) -> None:
@@ -259,11 +268,11 @@ class TimerService:
         files, progress = self._files, self._timers.progress(self.clock())
         if progress == self._timers.checkpoint:
             return
+        metrics = self._encode_counts(self._timers.counts)  # of the same moment
         # Delivered messages, before the checkpoint says so. A slave has delivered none since its master's
         # checkpoint, and enqueues only messages that are committed.
         await self.driver.flush(commits=self._is_master)
         deletions = files.log.delete_expired(self.store.min_physical_offset)
-        metrics = self.metrics()
 
         def save() -> None:
             files.flush()

@@ -87,11 +87,12 @@ class Timers:
         self.waiting = 0
         """Number of timers that are enqueued and not delivered. A slot counts until its last one is."""
         self.counts: Counter[str] = Counter()
-        """Topic -> number of its timers that are not delivered, on a master."""
+        """Topic -> number of its timers that are not delivered, on a master. They count until their slot is
+        left, as in `waiting`; a recall counts -1. Below 0 if a message was recalled more than once."""
         self._topics: dict[int, str] = {}
         """Java's hash of a topic, as units have it -> its name."""
         self._leaving: Counter[int] = Counter()
-        """Java's hash of a topic -> number of its timers that are appended and not written yet."""
+        """Java's hash of a topic -> what its units of the slot that is being read have added to `counts`."""
         self._delivers = False
         self._slots = 0
         """Number of slots with timers from `read_ms` on."""
@@ -142,6 +143,7 @@ class Timers:
             return
         self.read_ms = _second(self.checkpoint.read_ms)
         self.queue_offset = min(offset, store.appended_in_queue(TIMER_TOPIC, 0))
+        self._count_unsaved(now_ms)
 
     def _offset_after(self, unit: Unit) -> int:
         """Return the queue offset after the message of a unit, the last one that was enqueued."""
@@ -152,6 +154,17 @@ class Timers:
         if unit.physical_offset >= self._store.min_physical_offset:
             raise TimerFilesDamaged("the last unit of the timer log is of another commit log")
         return self.checkpoint.queue_offset
+
+    def _count_unsaved(self, now_ms: int) -> None:
+        """Count the timers that were enqueued since the checkpoint, as `counts` are saved with it."""
+        begin = self.checkpoint.queue_offset
+        while begin < self.queue_offset:
+            count = min(self.queue_offset - begin, _READ_UNITS)
+            batches, count = self._read(begin, count, self._files.log.begin, now_ms)
+            if not count:
+                return
+            begin += count
+            self._count_new(batches)
 
     def rebuild(self, now_ms: int, reason: str) -> None:
         """Delete wheel and timer log, and enqueue all messages again. Raises StoreError."""
@@ -189,7 +202,7 @@ class Timers:
                 self.rebuild(now_ms, "no timer was delivered for more than seven days")
                 return
             self.read_ms = _second(now_ms)
-        self._open_slot()
+        self._move_to(self.read_ms)
 
     def finish_slot(self) -> None:
         """Leave the slot before its second is over if all its timers are delivered.
@@ -224,14 +237,16 @@ class Timers:
             timestamp=now_ms, counter=last.counter + 1,
         )  # fmt: skip
 
-    def adopt(self, master: TimerCheckpoint) -> None:
-        """Take over the checkpoint of the master, on a slave; see `enqueue`.
+    def adopt(self, master: TimerCheckpoint, counts: Mapping[str, int] | None = None) -> None:
+        """Take over the checkpoint of the master, on a slave; see `enqueue`. counts: of topics, if known.
 
         One that is behind this broker's own progress, as after a change of the master, is ignored.
         """
         if master.master_queue_offset >= self.queue_offset and not self._delivers:
             self.read_ms = max(self.read_ms, _second(master.read_ms))
             self.checkpoint = replace(self.checkpoint, master_queue_offset=master.master_queue_offset)
+            if counts is not None:
+                self.load_counts(counts)
 
     @property
     def slots(self) -> int:
@@ -274,9 +289,20 @@ class Timers:
         if self._delivers and not self._slots and _second(now_ms) > self.read_ms:
             self._move_to(_second(now_ms))
         begin, (position, room) = self.queue_offset, self._files.log.room()
-        entries = store.units(TIMER_TOPIC, 0, begin, min(count, _READ_UNITS, room))
+        batches, count = self._read(begin, min(count, _READ_UNITS, room), position, now_ms)
+        self._add(batches, position, now_ms, begin + count)
+        return count
+
+    def _read(self, begin: int, count: int, position: int, now_ms: int) -> tuple[list[_Units], int]:
+        """Read messages of the timer topic; return their units, and the number of messages.
+
+        begin: queue offset. position: of the first unit in the timer log.
+        """
+        store = self._store
+        entries = store.units(TIMER_TOPIC, 0, begin, count)
         places = [(physical, size) for physical, size, _ in entries]
-        batches, at, done = [], position, 0
+        batches: list[_Units] = []
+        at, done = position, 0
         for number, data in store.read_together(places):
             start, end = places[done][0], done + number
             while done < end:
@@ -287,8 +313,7 @@ class Timers:
                     done += 1
                 at += len(batch[0])
                 batches.append(batch)
-        self._add(batches, position, now_ms, begin + len(places))
-        return len(places)
+        return batches, len(places)
 
     def _add(self, batches: Sequence[_Units], position: int, now_ms: int, queue_offset: int) -> None:
         """Add units to the wheel. queue_offset: after their messages."""
@@ -302,6 +327,10 @@ class Timers:
         self.queue_offset = queue_offset
         for at, unit in taken:
             self._take(at, unit, now_ms, self._later if self._is_loading else self._due)
+        if self._delivers:
+            self._count_new(batches)
+
+    def _count_new(self, batches: Sequence[_Units]) -> None:
         for _, _, topics in batches:
             for topic, topic_hash, change in topics:
                 self._topics[topic_hash] = topic.decode(errors="replace")
@@ -327,7 +356,7 @@ class Timers:
 
     def _count(self, topic_hash: int, change: int) -> None:
         topic = self._topics.get(topic_hash)
-        if topic is not None and self._delivers:
+        if topic is not None:
             self.counts[topic] += change
             if not self.counts[topic]:
                 del self.counts[topic]
@@ -381,7 +410,6 @@ class Timers:
 
     def _deliver_due(self, now_ms: int, count_max: int) -> int:
         taken: dict[int, int] = {}
-        self._leaving.clear()
         count, failure = 0, None
         try:
             for key_ms in sorted(key for key in self._due if key <= now_ms):
@@ -396,8 +424,6 @@ class Timers:
             failure = error  # messages appended before the error are still written
         if taken:
             self._store.write_out()
-            for topic_hash, number in self._leaving.items():
-                self._count(topic_hash, -number)
         for key_ms, end in taken.items():
             self._started[key_ms] = end
             if end == len(self._due[key_ms]):
@@ -430,12 +456,11 @@ class Timers:
     def _due_message(self, fields: DueMessage) -> MessageInner | None:
         """Return the message to append for a usual timer; None if it was recalled."""
         (
-            physical, topic_hash, topic, queue_id, body, properties, flag, sys_flag, born_ms, born_host,
+            physical, _, topic, queue_id, body, properties, flag, sys_flag, born_ms, born_host,
             times,
         ) = fields  # fmt: skip
         if self._recalled and own_key(properties) in self._recalled:
             return None
-        self._leaving[topic_hash] += 1
         queue_id = self._queue_to_deliver(topic, queue_id, physical)
         return MessageInner(
             topic, queue_id, body, properties, flag, sys_flag, born_ms, born_host, times, is_copy=True
@@ -459,7 +484,6 @@ class Timers:
             return None
         if not unit.rolls and self._recalled and own_key(record.properties) in self._recalled:
             return None
-        self._leaving[unit.topic_hash] += -1 if unit.recalls else 1
         try:
             if self._may_have_copy(unit, record) and self._has_copy(record):
                 return None
@@ -494,28 +518,31 @@ class Timers:
         self._started.clear()
         self._recalled.clear()
         self._later.clear()
+        self._leaving.clear()
         self._walk_at = NO_UNIT
 
     def _move_to(self, time_ms: int) -> None:
-        self.read_ms = time_ms
-        self._open_slot()
-
-    def _open_slot(self) -> None:
-        """Begin to read the slot of `read_ms`."""
+        """Begin to read the slot of a time. Raises StoreError; nothing has changed then."""
+        last = self._files.wheel.slot(time_ms // PRECISION_MS).last
         self._clear()
-        self._walk_at = self._files.wheel.slot(self.read_ms // PRECISION_MS).last
+        self.read_ms, self._walk_at = time_ms, last
 
     def _leave_slot(self, now_ms: int) -> None:
-        """Go to the next slot with timers, or to the current time."""
+        """Go to the next slot with timers, or to the current time. Raises StoreError; it stays then."""
         second = self.read_ms // PRECISION_MS
         slot = self._files.wheel.slot(second)
-        if slot.last != NO_UNIT:
-            self._slots -= 1
-            self.waiting = max(self.waiting - slot.timers, 0) if self._slots else 0
+        slots = self._slots - (slot.last != NO_UNIT)
         end = now_ms // PRECISION_MS
-        if self._slots:
+        if slots:
             end = self._files.wheel.next_second(second + 1, end)
+        leaving = [*self._leaving.items()]
         self._move_to(end * PRECISION_MS)
+        self._slots = slots
+        self.waiting = max(self.waiting - slot.timers, 0) if slots else 0
+        for topic_hash, number in leaving:
+            self._count(topic_hash, -number)
+        if not slots:  # an inexact count, as of a slave that became the master, ends here
+            self.counts.clear()
 
     @property
     def _is_loading(self) -> bool:
@@ -553,6 +580,7 @@ class Timers:
         if unit.recalls and not unit.rolls:
             self._note_recall(unit)
             return
+        self._leaving[unit.topic_hash] += -1 if unit.recalls else 1
         due_ms = unit.due_ms or unit.slot_ms + PRECISION_MS
         if due_ms <= now_ms:  # one time for all of them, since there may be many after a stop
             due_ms = min(now_ms, self.read_ms)
@@ -560,6 +588,7 @@ class Timers:
 
     def _note_recall(self, unit: Unit) -> None:
         """Note which message of the slot a unit recalls."""
+        self._leaving[unit.topic_hash] -= 1
         data = self._store.look_message(unit.physical_offset, unit.size)
         key = None if data is None else recalled_key(intact_properties(data))
         if key is not None:

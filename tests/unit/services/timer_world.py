@@ -32,6 +32,8 @@ class TimerWorld:
         self.config = config or small_config(root)
         self.log_bytes = 5200
         self.dues: dict[str, int] = {}
+        self.counts: dict[str, int] = {}
+        """The saved counts."""
         self._open()
 
     def _open(self, *, delivers: bool = True) -> None:
@@ -39,6 +41,7 @@ class TimerWorld:
         self.store.open()
         self.files = TimerFiles(self.store.disk, self.root, self.log_bytes)
         self.timers = Timers(self.store, self.files, self.window_s, lambda _, queue_id, __: queue_id)
+        self.timers.load_counts(self.counts)
         self.timers.load(self.now)
         if delivers:
             self.timers.begin(self.now)
@@ -85,6 +88,7 @@ class TimerWorld:
     def save(self) -> None:
         """Save the checkpoint."""
         progress = self.timers.progress(self.now)
+        self.counts = dict(self.timers.counts)
         self.store.flush(thorough=True)
         self.files.flush()
         self.files.checkpoint_file.save(progress)
