@@ -101,8 +101,8 @@ class DeliveryServices:
 
     @property
     def halves(self) -> int:
-        """Number of transactional messages without a commit or rollback."""
-        if self._transactions is None:
+        """Number of transactional messages without a commit or rollback; 0 on a slave, which ends none."""
+        if self._transactions is None or self._store.rejection(Reason.SLAVE) is not None:
             return 0
         with contextlib.suppress(StoreError):  # the last known number
             self._transactions.catch_up()

@@ -46,13 +46,17 @@ LAG_LATENCY: Final = _gauge(
 )
 QUEUE_MESSAGES: Final = _gauge("topic_messages", "{message}", "Messages in the queues of a topic", "topic")
 DELAYED: Final = _gauge(
-    "delayed_messages", "{message}", "Delayed messages that are not delivered yet", "level"
+    "delayed_messages", "{message}", "Delayed messages that are not delivered yet; 0 on slaves", "level"
 )
-TIMED: Final = _gauge("timed_messages", "{message}", "Messages with a due time that are not delivered yet")
+TIMED: Final = _gauge(
+    "timed_messages", "{message}", "Messages with a due time that are not delivered yet; 0 on slaves"
+)
 TIMED_LATE: Final = _gauge(
     "timed_messages_late_seconds", "s", "For how long a message with a due time has been due; 0 if none is"
 )
-HALF: Final = _gauge("half_messages", "{message}", "Transactional messages without a commit or rollback")
+HALF: Final = _gauge(
+    "half_messages", "{message}", "Transactional messages without a commit or rollback; 0 on slaves"
+)
 CONNECTIONS: Final = _gauge("connections", "{connection}", "Open connections")
 CONNECTION_BYTES: Final = _gauge(
     "connections_memory",

@@ -134,8 +134,9 @@ class DelayService:
             self._saved = offsets
 
     def waiting(self) -> dict[int, int]:
-        """Return the number of undelivered messages of each level."""
-        return self._queues.waiting()
+        """Return the number of undelivered messages of each level; 0 on a slave, which delivers none."""
+        waiting = self._queues.waiting()
+        return waiting if self._saving is not None else dict.fromkeys(waiting, 0)
 
     def message_appended(self, level: int) -> None:
         """Set the timer for a message of this level that has just been appended."""

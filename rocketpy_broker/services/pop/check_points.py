@@ -140,15 +140,19 @@ class CheckPoints:
 
     def load(self) -> None:
         """Forget everything, and begin to read the revive topic from the committed offsets on."""
+        self.clear()
+        self._before_ms = self.store.dispatcher.last_store_timestamp
+        for queue_id in range(self.queues):  # timers of RocketMQ may be the first records of a queue
+            self._open(queue_id)
+
+    def clear(self) -> None:
+        """Forget everything, as this broker is no longer the master; call `load` before the next use."""
         self.in_flight = InFlight()
         self._popped.clear()
         self._read_to.clear()
         self._seen.clear()
         self._last_seen, self._committed_seen = {}, {}
         self._is_loading = True
-        self._before_ms = self.store.dispatcher.last_store_timestamp
-        for queue_id in range(self.queues):  # timers of RocketMQ may be the first records of a queue
-            self._open(queue_id)
 
     def _open(self, queue_id: int) -> int:
         """Begin to read a revive queue; return the offset of its next record."""

@@ -114,6 +114,7 @@ class PopService:
         self.driver.jobs.ended(_COMMIT)
         if saves and not self.points.is_loading:
             await self._commit(is_last=True)
+        self.points.clear()
 
     def changed(self) -> None:
         """Note that a request has changed check points: commit offsets soon, and revive in time."""
