@@ -210,11 +210,12 @@ class TimerService:
         """Enqueue on a slave what its master has enqueued."""
         if self._is_master:
             return
+        count = 0
         try:
-            count = self._timers.enqueue(self.clock(), _MESSAGES)
-        except TimerFilesDamaged as error:
-            self._timers.rebuild(self.clock(), str(error))
-            return
+            try:
+                count = self._timers.enqueue(self.clock(), _MESSAGES)
+            except TimerFilesDamaged as error:
+                self._timers.rebuild(self.clock(), str(error))
         except StoreError as error:
             log.error("cannot enqueue timers, trying again with the next checkpoint: %s", error)
             return

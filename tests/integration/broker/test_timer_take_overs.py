@@ -123,3 +123,23 @@ async def test_a_slave_goes_on_with_the_timers_of_its_master(tmp_path: Path) -> 
         assert len(delivered(second)) == 40
         assert time.time() * 1000 >= asked + 200 + 80 * 39
         assert second.store.max_offset_in_queue(TIMER_TOPIC, 0) == 44
+
+
+async def test_a_slave_whose_damaged_files_cannot_be_deleted_tries_again(tmp_path: Path) -> None:
+    """It would report that it cannot copy topics and offsets, disconnect from its master, or fail."""
+    async with pair(tmp_path) as brokers:
+        master = await brokers.master(timerFlushIntervalMs="50")
+        slave = await brokers.slave(timerFlushIntervalMs="50")
+        wheel = tmp_path / "slave" / "timerwheel"
+        wheel.mkdir()
+        timers = slave.delivery.timers._timers
+        async with await RawClient.open(master.address) as client:
+            assert (await send(client, b"x", timed("x", TIMER_DELAY_MS=60_000))).code == 0
+            await until(lambda: master.delivery.timers._timers.checkpoint.queue_offset == 1)
+            assert (await send(client, b"later than the checkpoint")).code == 0
+        await until(lambda: timers.checkpoint.master_queue_offset == 1)
+        assert not slave._sync.jobs.failing
+        assert timers.queue_offset == 0
+        wheel.rmdir()
+        await until(lambda: timers.queue_offset == 1)
+        assert not slave.health().stalled
