@@ -156,9 +156,9 @@ def read_access_file(text: str) -> AccessFile:
             raise ConfigInvalid("the file has no settings")
         # Keys and names may look like numbers: 12345678 is a string, as in 4.6.0.
         contents = msgspec.convert(_strings(found), AccessFile, strict=False)
-        _reject_unknown(found, AccessFile)
+        reject_unknown(found, AccessFile)
         for account in found.get("accounts") or []:
-            _reject_unknown(account, PlainAccessConfig)
+            reject_unknown(account, PlainAccessConfig)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         location = "" if mark is None else f" in line {mark.line + 1}"
@@ -178,7 +178,8 @@ def dump_access_file(contents: AccessFile) -> str:
     return str(yaml.safe_dump({key: value for key, value in data.items() if value is not None}))
 
 
-def _reject_unknown(settings: Mapping[Any, Any], known: type[msgspec.Struct]) -> None:
+def reject_unknown(settings: Mapping[Any, Any], known: type[msgspec.Struct]) -> None:
+    """Raise ConfigInvalid for a key that is no field of `known`: it may be meant to forbid something."""
     unknown = set(map(str, settings)) - {field.encode_name for field in msgspec.structs.fields(known)}
     if unknown:
         # YAML reads ``secretKey:12345678`` (no space) as one key: show only its first word, not the secret.

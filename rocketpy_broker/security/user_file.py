@@ -31,6 +31,8 @@ from rocketpy_broker.security.users import (
     checked_file,
     checked_policies,
     checked_user,
+    policy_kind,
+    read_auth_file,
     resource_text,
     subject_name,
     subject_of,
@@ -71,11 +73,7 @@ class UserStore(RulesFile[UserList]):
             raise ConfigInvalid(f"{self.path}: {error}") from None
 
     def _read(self, text: str) -> None:
-        try:
-            written = msgspec.json.decode(text.encode(), type=AuthFile)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise ConfigInvalid(str(error)) from None
-        written = checked_file(written)
+        written = checked_file(read_auth_file(text))
         self.rules, self._written = self._checked(written), written
 
     def _why_missing(self) -> str:
@@ -182,7 +180,7 @@ class UserStore(RulesFile[UserList]):
     def delete_acl(self, subject: str, kind: str | None, resource: str | None) -> None:
         """Delete the entry of a resource, or all policies of a user. Raises ConfigInvalid, OSError.
 
-        kind: ``Custom`` or ``Default``; None for Custom.
+        kind: ``Custom`` or ``Default``; None or empty for Custom.
         """
         name = self._known(subject)
         old = self._acl(name)
@@ -191,7 +189,7 @@ class UserStore(RulesFile[UserList]):
         if not resource:
             self._save_acl(name, [])
             return
-        wanted, of_kind = resource_text(resource), (kind or CUSTOM).capitalize()
+        wanted, of_kind = resource_text(resource), policy_kind(kind)
 
         def kept(policy: PolicyInfo, entry: PolicyEntryInfo) -> bool:
             return policy.policy_type != of_kind or entry.resource != wanted

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import msgspec
 
@@ -25,6 +25,7 @@ from rocketpy.protocol.bodies import (
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from rocketpy.protocol.remoting.command import Command
+from rocketpy_broker.security.accounts import reject_unknown
 from rocketpy_broker.security.rights import (
     ALL_RIGHTS,
     RequiredRight,
@@ -58,8 +59,8 @@ _MAPPED_BITS: Final = 96
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-class AuthFile(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Contents of auth.json, as brokers exchange them."""
+class AuthFile(msgspec.Struct, kw_only=True, rename="camel"):
+    """Contents of auth.json, as brokers exchange them. `read_auth_file` parses it."""
 
     users: list[UserInfo] = []
     acls: list[AclInfo] = []
@@ -267,6 +268,39 @@ class UserList:
         return request.reply(ResponseCode.NO_PERMISSION, remark=reason)
 
 
+def read_auth_file(text: str) -> AuthFile:
+    """Parse auth.json; `checked_file` checks the values. Raises ConfigInvalid, also for an unknown key.
+
+    The bodies of requests have the same structs, but may have more keys, as those of later versions do.
+    """
+    try:
+        found: Any = msgspec.json.decode(text.encode())
+        contents = msgspec.convert(found, AuthFile)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ConfigInvalid(str(error)) from None
+    reject_unknown(found, AuthFile)
+    for user in found.get("users", []):
+        _reject_unknown_of(f"user {user.get('username')!r}", (user, UserInfo))
+    for acl in found.get("acls", []):
+        policies = acl.get("policies") or []
+        entries = [entry for policy in policies for entry in policy.get("entries") or []]
+        _reject_unknown_of(
+            f"subject {acl.get('subject')!r}",
+            (acl, AclInfo),
+            *((policy, PolicyInfo) for policy in policies),
+            *((entry, PolicyEntryInfo) for entry in entries),
+        )
+    return contents
+
+
+def _reject_unknown_of(owner: str, *parts: tuple[dict[str, Any], type[msgspec.Struct]]) -> None:
+    try:
+        for settings, known in parts:
+            reject_unknown(settings, known)
+    except ConfigInvalid as error:
+        raise ConfigInvalid(f"{owner}: {error}") from None
+
+
 def subject_name(subject: str | None) -> str:
     """Return the user of a subject, ``User:name``. Raises ConfigInvalid."""
     kind, _, name = (subject or "").partition(":")
@@ -348,9 +382,14 @@ def resource_text(text: str) -> str:
     return str(_Resource.of(text))
 
 
+def policy_kind(text: str | None) -> str:
+    """Return ``Custom``, also for no text, or ``Default``. Raises ConfigInvalid."""
+    return _word("policyType", text or CUSTOM, (CUSTOM, DEFAULT))
+
+
 def _checked_policy(policy: PolicyInfo) -> PolicyInfo:
     return PolicyInfo(
-        policy_type=_word("policyType", policy.policy_type or CUSTOM, (CUSTOM, DEFAULT)),
+        policy_type=policy_kind(policy.policy_type),
         entries=[_checked_entry(entry) for entry in policy.entries or []],
     )
 

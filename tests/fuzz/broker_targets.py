@@ -6,14 +6,12 @@ import contextlib
 import json
 from random import Random
 
-import msgspec
-
-from rocketpy.errors import ConfigInvalid, RemoteProtocolError
+from rocketpy.errors import RemoteProtocolError
 from rocketpy_broker.filter.sql92 import compile_expression
 from rocketpy_broker.security.accounts import AccessList, dump_access_file, read_access_file
 from rocketpy_broker.security.addresses import AddressPattern
 from rocketpy_broker.security.rights import RequiredRight, Right, Subject
-from rocketpy_broker.security.users import AuthFile, UserList
+from rocketpy_broker.security.users import UserList, read_auth_file
 from rocketpy_broker.services.pop.formats import ACK_TAG, BATCH_ACK_TAG, Acknowledgement, CheckPoint
 from tests.fuzz import corpus
 from tests.fuzz.mutation import Mutator
@@ -94,10 +92,7 @@ def make_auth_file(rng: Random) -> bytes:
 
 def check_auth_file(data: bytes, _: Random) -> None:
     """An accepted user can be asked for any right."""
-    try:
-        contents = msgspec.json.decode(data.decode("utf-8", "replace"), type=AuthFile)
-    except msgspec.DecodeError as error:
-        raise ConfigInvalid(str(error)) from None
+    contents = read_auth_file(data.decode("utf-8", "replace"))
     users = UserList.of(contents, cluster="C", authorizes=True)
     for user in users.accounts.values():
         for kind in (Subject.TOPIC, Subject.GROUP, Subject.CLUSTER):

@@ -328,6 +328,52 @@ def test_a_file_with_policies_that_have_no_effect_is_rejected(
         written(tmp_path, *acls)
 
 
+APP = {"username": "app", "password": "p"}
+RULE = {"resource": "Topic:A", "actions": ["Pub"], "decision": "Allow"}
+
+
+def with_rule(*, acl: object = None, policy: object = None, rule: object = None) -> dict[str, object]:
+    """The contents of a file with one entry. The arguments are added to its parts."""
+    policies = [{"entries": [RULE | (rule or {})]} | (policy or {})]  # type: ignore[operator]
+    return {"users": [APP], "acls": [{"subject": "User:app", "policies": policies} | (acl or {})]}  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("contents", "error"),
+    [
+        ({"users": [APP | {"userstatus": "disable"}]}, "user 'app': unknown setting userstatus"),
+        (with_rule(rule={"sourceIp": ["10.0.0.1"]}), "subject 'User:app': unknown setting sourceIp"),
+        (with_rule(policy={"policytype": "Default"}), "subject 'User:app': unknown setting policytype"),
+        (with_rule(acl={"policys": []}), "subject 'User:app': unknown setting policys"),
+        ({"users": [APP], "acl": []}, "unknown setting acl"),
+        (with_rule(policy={"policyType": "Defualt"}), "policyType 'Defualt' is unknown"),
+        ({"users": [APP | {"password:s3cret": ""}]}, "user 'app': unknown setting password$"),
+    ],
+)
+def test_a_misspelt_key_of_the_file_is_rejected(
+    tmp_path: Path, contents: dict[str, object], error: str
+) -> None:
+    """A user who is meant to be disabled could sign in, or a right would apply from every address."""
+    store = opened(tmp_path)
+    store.path.write_text(json.dumps(contents))
+    with pytest.raises(ConfigInvalid, match=error):
+        store.load()
+    assert "app" not in store.rules.accounts
+
+
+def test_a_misspelt_kind_of_a_request_is_rejected(tmp_path: Path) -> None:
+    """The deletion of a policy would report success and keep the policy."""
+    store = opened(tmp_path)
+    store.create_user(UserInfo(username="app", password="app-secret"))
+    store.put_acl("User:app", [PolicyInfo(entries=[entry("Topic:A Pub Allow")])])
+    with pytest.raises(
+        ConfigInvalid, match="policyType 'Customs' is unknown; expected one of Custom, Default"
+    ):
+        store.delete_acl("User:app", "Customs", "Topic:A")
+    store.delete_acl("User:app", " custom ", "Topic:A")
+    assert store.acl("User:app") is None
+
+
 # -- accounts of ACL 1.0 ----------------------------------------------------------------------
 
 PLAIN = """
