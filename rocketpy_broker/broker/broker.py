@@ -273,9 +273,9 @@ class Broker:
             self.phase = "opening the store"
             if self.http is not None:
                 await self.http.start()  # for probes during the recovery
-            if self._access is not None:
-                self._access.start()
             self.recovery = await self._driver.start()
+            if self._access is not None:  # the start may write auth.json, which is in the locked store
+                self._access.start()
             self.phase = "starting"
             self.topics.load()
             self.consumers.load()

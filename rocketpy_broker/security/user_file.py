@@ -37,6 +37,7 @@ from rocketpy_broker.security.users import (
     subject_name,
     subject_of,
 )
+from rocketpy_broker.store.files.disk import OsDisk
 
 log = logging.getLogger("rocketpy.broker.access")
 
@@ -101,7 +102,7 @@ class UserStore(RulesFile[UserList]):
             )
         )
         rules = self._checked(written)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        OsDisk().make_dir(self.path.parent)
         self._write(msgspec.json.format(msgspec.json.encode(written), indent=2).decode() + "\n")
         self.rules, self._written = rules, written
 

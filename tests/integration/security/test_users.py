@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,13 +21,14 @@ from rocketpy import (
     PushConsumer,
 )
 from rocketpy.admin import Policy, User
-from rocketpy.errors import BrokerError, ConfigInvalid
+from rocketpy.errors import BrokerError, ConfigInvalid, RocketError
 from rocketpy.protocol.bodies import UserInfo
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import ListUsersRequestHeader, UserRequestHeader
 from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy.transport import Address
 from rocketpy_broker import Broker, load_broker_config
+from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.security.allowed_callers import BROKER_CALLERS
 from tests.integration.cli.commands import Done, run
 from tests.integration.raw_client import RawClient
@@ -360,3 +362,41 @@ async def test_commands_manage_users_and_policies(tmp_path: Path) -> None:
         assert (await shell("user", "delete", "app", "--yes")).status == 0
         again = await shell("user", "delete", "app", "--yes")
         assert (again.status, "there is no user app" in again.err) == (1, True)
+
+
+def conf_of(path: Path, first_user: str) -> BrokerConfig:
+    """The configuration of a broker whose store is below `path`, and which creates this user."""
+    file = path / f"{first_user}.conf"
+    file.write_text(
+        "listenPort=0\nauthenticationEnabled=true\n"
+        f'initAuthenticationUser={{"username":"{first_user}","password":"{first_user}-secret"}}\n'
+    )
+    return load_broker_config(file, {**SMALL, "storePathRootDir": str(path / "deep" / "store")})
+
+
+async def test_a_broker_started_by_mistake_changes_no_users(tmp_path: Path) -> None:
+    """The Super user of a wrong configuration could sign in at the broker that runs."""
+    broker = Broker(conf_of(tmp_path, "boss"))
+    await broker.start()
+    try:
+        file = tmp_path / "deep" / "store" / "config" / "auth.json"
+        before = file.read_text()
+        with pytest.raises(RocketError, match="already open"):
+            await Broker(conf_of(tmp_path, "intruder")).start()
+        assert file.read_text() == before
+    finally:
+        await broker.close()
+
+
+async def test_the_directories_of_a_store_with_users_are_private(tmp_path: Path) -> None:
+    """Others on the machine could read messages and the names of users: SECURITY.md promises 0700."""
+    old = os.umask(0o022)
+    try:
+        broker = Broker(conf_of(tmp_path, "boss"))
+        await broker.start()
+        await broker.close()
+    finally:
+        os.umask(old)
+    found = [path for path in (tmp_path / "deep").rglob("*") if path.is_dir()]
+    assert len(found) > 3
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "deep", *found)} == {0o700}
