@@ -84,6 +84,8 @@ class BrokerHealth:
     periodic calls that failed because of a bug."""
     tls_problem: str = ""
     """Error of the last reload of replaced certificates; empty without one."""
+    access_problem: str = ""
+    """Why a change of auth.json or plain_acl.yml is not in effect; empty without a problem."""
     replication_problem: str = ""
     """Why a SYNC_MASTER has no slave, or which peers do not respond to a DLedger leader; or empty."""
 
@@ -216,6 +218,7 @@ class Broker:
                 *self._failing_calls(),
             ),
             tls_problem=self._tls_problem(),
+            access_problem="" if self._access is None else self._access.problem,
             replication_problem=self._replication.problem(),
         )
 
@@ -445,7 +448,8 @@ class Broker:
 
     def _runtime_info(self) -> dict[str, str]:
         health = self.health()
-        problems = [health.failure, *health.stalled, *health.registration_problems, health.tls_problem]
+        reloads = [health.tls_problem, health.access_problem]
+        problems = [health.failure, *health.stalled, *health.registration_problems, *reloads]
         text = "; ".join(filter(None, problems))
         table = self.delivery.timers.runtime_info() | ({"brokerProblem": text} if text else {})
         return self.consumers.runtime_info() | self._replication.info() | table

@@ -181,6 +181,11 @@ class NameServer:
         tls = self.config.listen.options.ssl
         return tls.problem if isinstance(tls, TlsFiles) else ""
 
+    @property
+    def access_problem(self) -> str:
+        """Why a change of auth.json or plain_acl.yml is not in effect; empty without a problem."""
+        return "" if self._access is None else self._access.problem
+
     async def wait_failed(self) -> RocketError:
         """Wait for a failure that needs a restart, and return it."""
         return await self.tasks.wait_failed()

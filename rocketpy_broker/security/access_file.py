@@ -6,6 +6,7 @@ and the previous rules remain in effect. The file is replaced atomically and kee
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,8 +42,8 @@ class RulesFile(Generic[T]):
         """The rules in force."""
         self._stamp: object = None
         """Of the content that was read last, even if it is invalid; None if the file could not be read."""
-        self._problem = ""
-        """Why the rules of the file are not in effect, as logged."""
+        self.problem = ""
+        """Why the content of the file is not in effect; empty if it is."""
 
     def load(self) -> None:
         """Read the file. Raises ConfigInvalid, which names the file; the rules are then unchanged."""
@@ -51,7 +52,7 @@ class RulesFile(Generic[T]):
             text = self.path.read_text("utf-8")
             self._stamp = stamp  # invalid content is not parsed again before it changes
             self._read(text)
-            self._problem = ""
+            self.problem = ""
         except FileNotFoundError:
             raise ConfigInvalid(f"{self.path}: {self._why_missing()}") from None
         except UnicodeDecodeError:
@@ -63,22 +64,27 @@ class RulesFile(Generic[T]):
         """Read the file again if it has changed, or could not be read; the same error is logged once."""
         if self._stamp is not None and file_stamp(self.path) == self._stamp:
             return
-        try:
-            self.load()
-        except ConfigInvalid as error:
-            if str(error) != self._problem:
-                log.error("%s; the previous rules remain in effect", error)
-            self._problem = str(error)
-        else:
-            log.warning("%s was read again and has %d accounts now", self.path, len(self.rules.accounts))
+        with contextlib.suppress(ConfigInvalid):  # logged
+            self._reload()
 
     def before_change(self) -> None:
         """Read what a person has written to the file since the last check, so that a change keeps it.
 
-        Raises ConfigInvalid if the file cannot be read: a change would replace it by older rules.
+        Raises ConfigInvalid as long as the file cannot be read: a change would replace it by older rules.
         """
-        if self._problem or self._stamp is None or file_stamp(self.path) != self._stamp:
+        if self.problem or self._stamp is None or file_stamp(self.path) != self._stamp:
+            self._reload()
+
+    def _reload(self) -> None:
+        """Read the file again. Raises ConfigInvalid, which becomes `problem`, and is logged once."""
+        try:
             self.load()
+        except ConfigInvalid as error:
+            if str(error) != self.problem:
+                log.error("%s; the previous rules remain in effect", error)
+            self.problem = str(error)
+            raise
+        log.warning("%s was read again and has %d accounts now", self.path, len(self.rules.accounts))
 
     def _read(self, text: str) -> None:
         """Apply the rules of a text. Raises ConfigInvalid; nothing has changed then."""
@@ -91,7 +97,7 @@ class RulesFile(Generic[T]):
     def _write(self, text: str) -> None:
         """Replace the file. Raises OSError."""
         replace_file(self.path, text)
-        self._stamp, self._problem = file_stamp(self.path), ""
+        self._stamp, self.problem = file_stamp(self.path), ""
 
 
 class AccessStore(RulesFile[AccessList]):

@@ -89,6 +89,11 @@ class AccessGuard:
         self._unauthenticated: dict[Channel, asyncio.TimerHandle] = {}
         self._reloading: PeriodicCall | None = None
 
+    @property
+    def problem(self) -> str:
+        """Why the content of the file of rules is not in effect; empty if it is."""
+        return self.store.problem
+
     def connect(self, lookups: BrokerLookups) -> None:
         """Check requests against the records and clients of a broker from now on."""
         self._lookups = lookups

@@ -264,5 +264,24 @@ def test_the_same_problem_is_logged_again_after_a_change_of_accounts(
     assert caplog.text.count("the previous rules remain in effect") == 2
 
 
+def test_changes_do_not_replace_a_file_that_a_person_has_spoilt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The second change after the mistake would write the old rules over the work of a person, silently."""
+    store = opened(tmp_path)
+    spoilt = ACCOUNTS.replace("RocketMQ", "Rocket\tMQ: [")
+    store.path.write_text(spoilt)
+    for _ in range(3):
+        with pytest.raises(ConfigInvalid, match=r"plain_acl\.yml: "):
+            store.before_change()
+    store.reload_changed()
+    assert store.path.read_text() == spoilt
+    assert store.problem.startswith(str(store.path))
+    assert caplog.text.count("the previous rules remain in effect") == 1
+    store.path.write_text(ACCOUNTS.replace("rocketmq2", "rocketmq3"))
+    store.before_change()
+    assert (store.problem, "rocketmq3" in store.rules.accounts) == ("", True)
+
+
 def _denied(*_arguments: object) -> str:
     raise PermissionError(13, "permission denied")

@@ -374,6 +374,23 @@ def test_a_misspelt_kind_of_a_request_is_rejected(tmp_path: Path) -> None:
     assert store.acl("User:app") is None
 
 
+def test_changes_do_not_replace_a_file_that_a_person_has_spoilt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The second change after the mistake would write the old rules over the work of a person, silently."""
+    store = opened(tmp_path)
+    good = store.path.read_text()
+    store.path.write_text(good.replace("userStatus", "userstatus"))
+    for _ in range(2):
+        with pytest.raises(ConfigInvalid, match="unknown setting userstatus"):
+            store.before_change()
+    assert "userstatus" in store.problem
+    assert caplog.text.count("the previous rules remain in effect") == 1
+    store.path.write_text(good)
+    store.reload_changed()
+    assert not store.problem
+
+
 # -- accounts of ACL 1.0 ----------------------------------------------------------------------
 
 PLAIN = """

@@ -13,6 +13,7 @@ from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.access_place import Servers, keys
 from tests.integration.sdk_groups import SETTINGS
 from tests.mqproducer.place import eventually
+from tests.waiting import until
 
 
 def admin_of(servers: Servers, *, account: str = "operator", namespace: str = "") -> AdminClient:
@@ -99,6 +100,24 @@ async def test_a_request_keeps_what_was_written_to_the_file(
         accounts = (await admin.accounts.list())[servers.broker.config.name].accounts
         assert "newcomer" in accounts
         assert "all-defaults" not in accounts
+
+
+async def test_a_spoilt_file_is_kept_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change would replace what a person has written, and nobody would see that it has no effect."""
+    async with Servers(tmp_path, monkeypatch) as servers, admin_of(servers) as admin:
+        file, broker = tmp_path / "plain_acl.yml", servers.broker
+        good = file.read_text()
+        file.write_text(good + "- {accessKey: short\n")
+        for _ in range(2):
+            with pytest.raises(BrokerError, match=r"plain_acl\.yml: invalid YAML"):
+                await admin.accounts.put("newcomer", "fresh-secret")
+        assert file.read_text() == good + "- {accessKey: short\n"
+        assert str(file) in broker.health().access_problem
+        assert str(file) in (await admin.brokers.runtime(str(broker.address)))["brokerProblem"]
+        await until(lambda: servers.name_server.access_problem)
+        file.write_text(good)
+        await until(lambda: not broker.health().access_problem and not servers.name_server.access_problem)
+        await admin.accounts.put("newcomer", "fresh-secret")
 
 
 async def test_white_addresses_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
