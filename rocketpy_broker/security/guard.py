@@ -288,7 +288,7 @@ def create_access_guard(
 ) -> AccessGuard | None:
     """Return the guard of a server, not yet started; None without access control.
 
-    cluster: the name of its cluster, to which policies may refer.
+    cluster: the name of its cluster, to which policies may refer; empty at a name server.
     """
     store: AccessStore | UserStore
     if listen.acl_file is not None:

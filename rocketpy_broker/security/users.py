@@ -42,12 +42,13 @@ DISABLED: Final = "disable"
 CUSTOM: Final = "Custom"
 DEFAULT: Final = "Default"
 _USER: Final = "User:"
+_CLUSTER: Final = "Cluster"
 _ALLOW: Final = "Allow"
 _DENY: Final = "Deny"
 _TYPES: Final[Mapping[str, Subject | None]] = {
     "Topic": Subject.TOPIC,
     "Group": Subject.GROUP,
-    "Cluster": Subject.CLUSTER,
+    _CLUSTER: Subject.CLUSTER,
     "Namespace": None,  # no request needs a right to a namespace, in RocketMQ either
 }
 _ACTIONS: Final[Mapping[str, Right]] = {
@@ -133,7 +134,13 @@ class _Policy:
 
         A name takes precedence over a prefix, a longer prefix over a shorter one, and the type of a resource
         over ``*``. Each resource has one entry, so no two entries of the same precedence apply.
+
+        A name server belongs to no cluster, so its name is empty: each denial for a cluster applies there.
         """
+        if kind == _CLUSTER and not name:
+            for entry in (*self._literals.values(), *self._patterns):
+                if entry.denies and entry.resource.kind == kind and entry.applies(actions, host):
+                    return entry
         literal = self._literals.get((kind, name))
         if literal is not None and literal.applies(actions, host):
             return literal
@@ -164,6 +171,7 @@ class User:
     """Whether its type is Super, so that it may do everything."""
     is_limited: bool
     cluster: str
+    """Name of the server's cluster; empty at a name server."""
     custom: _Policy
     default: _Policy
     """Applies where no entry of `custom` does."""
@@ -230,7 +238,8 @@ class UserList:
     def of(cls, contents: AuthFile, *, cluster: str, authorizes: bool) -> UserList:
         """Return the users of a file that `checked_file` has returned.
 
-        cluster: name of the cluster, for resources of this type. authorizes: whether policies are checked.
+        cluster: name of the cluster, for resources of this type; empty at a name server. authorizes: whether
+        policies are checked.
         """
         policies = {acl.subject: acl for acl in contents.acls}
         users: dict[str, User] = {}

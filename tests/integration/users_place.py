@@ -11,6 +11,7 @@ from rocketpy import AdminClient, ClientConfig
 from rocketpy.config import Credentials
 from rocketpy.protocol.remoting.acl import Signer
 from rocketpy.protocol.remoting.command import Command, encode_command
+from rocketpy.transport import Address
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
 from tests.integration.raw_client import RawClient
 from tests.integration.small import SMALL
@@ -35,12 +36,18 @@ class Servers(NamedTuple):
         return AdminClient(client=self.client(name, password, **settings))
 
     async def ask(
-        self, by: tuple[str, str] | None, code: int, fields: dict[str, str], body: bytes = b""
+        self,
+        by: tuple[str, str] | None,
+        code: int,
+        fields: dict[str, str],
+        body: bytes = b"",
+        *,
+        at: Address | None = None,
     ) -> Command:
-        """The response of the broker to one request. by: name and password."""
+        """The response to one request of the broker, or of the server at `at`. by: name and password."""
         request = Command.request(code, None, body)
         request.ext = fields if by is None else Signer(*by).sign(fields, body, code=code)
-        async with await RawClient.open(self.broker.address) as client:
+        async with await RawClient.open(at or self.broker.address) as client:
             return await client.call_frame(encode_command(request))
 
 

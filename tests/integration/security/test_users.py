@@ -200,6 +200,24 @@ async def test_rights_to_administrate_can_be_given(tmp_path: Path) -> None:
         ).remark == "username cannot be null."
 
 
+async def test_a_denial_for_the_cluster_applies_at_name_servers(tmp_path: Path) -> None:
+    """A user who must not read the settings of a cluster could read those of its name servers."""
+    async with servers_at(tmp_path) as servers, servers.admin() as admin:
+        await admin.accounts.put_user("ops", "ops-secret")
+
+        async def is_served(*, expected: bool) -> bool | None:
+            response = await servers.ask(
+                ("ops", "ops-secret"), RequestCode.GET_NAMESRV_CONFIG, {}, at=servers.names.address
+            )
+            return (response.code == ResponseCode.SUCCESS) is expected or None
+
+        await admin.accounts.put_policy(Policy("ops", "Cluster:*", ("Get",), allows=True))
+        assert await eventually(lambda: is_served(expected=True))
+        denied = Policy("ops", f"Cluster:{servers.broker.config.cluster_name}", ("Get",), allows=False)
+        await admin.accounts.put_policy(denied)
+        assert await eventually(lambda: is_served(expected=False))
+
+
 async def test_a_consumer_sends_back_with_the_right_to_read_only(tmp_path: Path) -> None:
     """With the policies of a 5.x cluster, a message whose handler failed would not be delivered again."""
     conf = "messageDelayLevel=1s 1s 1s 1s\n"

@@ -30,8 +30,8 @@ def entry(rule: str) -> PolicyEntryInfo:
     )
 
 
-def user(*custom: str, default: tuple[str, ...] = ()) -> User:
-    """A user of the type Normal with these entries."""
+def user(*custom: str, default: tuple[str, ...] = (), cluster: str = "C") -> User:
+    """A user of the type Normal with these entries, at a broker of this cluster, or without one."""
     policies = [
         PolicyInfo(policy_type=kind, entries=[entry(rule) for rule in rules])
         for kind, rules in (("Custom", custom), ("Default", default))
@@ -41,7 +41,29 @@ def user(*custom: str, default: tuple[str, ...] = ()) -> User:
         users=[UserInfo(username="app", password="app-secret")],
         acls=[AclInfo(subject="User:app", policies=policies)],
     )
-    return UserList.of(contents, cluster="C", authorizes=True).accounts["app"]
+    return UserList.of(contents, cluster=cluster, authorizes=True).accounts["app"]
+
+
+@pytest.mark.parametrize(
+    ("custom", "default", "allowed"),
+    [
+        (["Cluster:* Get Allow"], [], True),
+        (["* Get Allow"], [], True),
+        (["Cluster:C Get Allow"], [], False),
+        (["Cluster:* Get Allow", "Cluster:C Get Deny"], [], False),
+        (["* Get Allow", "Cluster:C* Get Deny"], [], False),
+        (["Cluster:* Get Allow", "Cluster:C Get Deny 10.1.0.0/16"], [], True),
+        (["Cluster:* Get Allow", "Cluster:C Update Deny"], [], True),
+        ([], ["Cluster:* Get Allow", "Cluster:C Get Deny"], False),
+        (["Cluster:* Get Allow"], ["Cluster:C Get Deny"], True),
+    ],
+)
+def test_a_denial_for_a_cluster_applies_at_name_servers(
+    custom: list[str], default: list[str], allowed: bool
+) -> None:
+    """Whoever must not administrate a cluster could change its name servers, which have no cluster's name."""
+    who = user(*custom, default=tuple(default), cluster="")
+    assert may(who, "cluster:", Right.GET) == allowed
 
 
 def may(who: User, what: str, right: Right = Right.PUB, host: str = HOST) -> bool:
