@@ -17,7 +17,6 @@ from rocketpy.admin.requests import AdminRequests
 from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies import (
-    MASTER_ID,
     AclInfo,
     DataVersion,
     GetBrokerClusterAclConfigResponseBody,
@@ -126,15 +125,17 @@ class Accounts:
     error, which raises BrokerError.
 
     Each broker has its own rules, and so has each slave. Every method sends to all brokers of a cluster, or
-    of all clusters if `cluster` is None. The keys of results are ``name`` for a master, ``name/id`` for a
-    slave. If some brokers fail, BrokersFailed is raised; the same call may be repeated. Names of topics and
-    groups do not include the client's namespace.
+    of all clusters if `cluster` is None, that are registered at the name server. One that is down or not
+    registered keeps its rules: repeat the call when it is back, or use `copy_users`. The keys of results are
+    ``name`` for a master, ``name/id`` for a slave. If some brokers fail, or have no master now, BrokersFailed
+    is raised; the same call may be repeated. Names of topics and groups do not include the client's
+    namespace.
 
     A broker without access control returns an error, too, but RocketMQ 4.6.0 does not respond to `list` and
     `versions`, which raise RequestTimeout.
 
-    Every method raises ClientClosed, TransportError, BrokerError, BrokersFailed, and ConfigInvalid for an
-    unknown cluster.
+    Every method raises ClientClosed, TransportError, BrokerError, BrokersFailed, ConfigInvalid for an unknown
+    cluster, and RouteNotFound if no broker, or only one without a master, is registered.
     """
 
     def __init__(self, requests: AdminRequests) -> None:
@@ -142,7 +143,7 @@ class Accounts:
 
     async def list(self, cluster: str | None = None) -> dict[str, AccessRules]:
         """Return the rules of each broker."""
-        targets, code = await self._members(cluster), RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG
+        targets, code = await self._requests.members(cluster), RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG
         return await self._requests.call_all(targets, code, decode=self._rules)
 
     async def versions(self, cluster: str | None = None) -> dict[str, RulesVersion]:
@@ -150,7 +151,7 @@ class Accounts:
 
         RocketMQ 4.9 has a version for each file of rules instead, and does not increase this one.
         """
-        targets, code = await self._members(cluster), RequestCode.GET_BROKER_CLUSTER_ACL_INFO
+        targets, code = await self._requests.members(cluster), RequestCode.GET_BROKER_CLUSTER_ACL_INFO
         return await self._requests.call_all(targets, code, decode=_version)
 
     async def put(
@@ -200,7 +201,7 @@ class Accounts:
             code = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
             await self._requests.call(address, broker, code, header)
 
-        await self._requests.gather_at(await self._members(cluster), put_at)
+        await self._requests.gather_at(await self._requests.members(cluster), put_at)
 
     async def delete(self, access_key: str, *, cluster: str | None = None) -> None:
         """Delete an account. Raises BrokerError or BrokersFailed where it does not exist."""
@@ -218,7 +219,7 @@ class Accounts:
         """Return the users of each broker, by name."""
         header = ListUsersRequestHeader()
         return await self._requests.call_all(
-            await self._members(cluster), RequestCode.AUTH_LIST_USER, header, decode=_users
+            await self._requests.members(cluster), RequestCode.AUTH_LIST_USER, header, decode=_users
         )
 
     async def put_user(
@@ -261,7 +262,7 @@ class Accounts:
             code = RequestCode.AUTH_UPDATE_USER if found.body else RequestCode.AUTH_CREATE_USER
             await self._requests.call(address, broker, code, header, body)
 
-        await self._requests.gather_at(await self._members(cluster), put_at)
+        await self._requests.gather_at(await self._requests.members(cluster), put_at)
 
     async def delete_user(self, name: str, *, cluster: str | None = None) -> None:
         """Delete a user and its policies; nothing happens where it does not exist."""
@@ -280,7 +281,7 @@ class Accounts:
             return tuple(policy for policy in found if user in (None, policy.user))
 
         return await self._requests.call_all(
-            await self._members(cluster), RequestCode.AUTH_LIST_ACL, header, decode=decode
+            await self._requests.members(cluster), RequestCode.AUTH_LIST_ACL, header, decode=decode
         )
 
     async def put_policy(self, policy: Policy, *, cluster: str | None = None) -> None:
@@ -294,7 +295,7 @@ class Accounts:
         subject = _subject(policy.user)
         info = PolicyInfo(policy_type=_KINDS[policy.is_default], entries=[entry])
         header, body = AclRequestHeader(subject=subject), AclInfo(subject=subject, policies=[info]).encode()
-        targets = await self._members(cluster)
+        targets = await self._requests.members(cluster)
         code = RequestCode.AUTH_UPDATE_ACL  # it creates, too
         await self._requests.call_all(targets, code, header, body, decode=lambda _: None)
 
@@ -333,8 +334,9 @@ class Accounts:
 
         Raises:
             ConfigInvalid: There is no such broker, or the source does not show passwords to this account.
+            RouteNotFound: One of the two is a master that is not registered now.
         """
-        members = await self._members(None)
+        members = await self._requests.members(None)
         for broker in (source, target):
             if broker not in members:
                 raise ConfigInvalid(f"there is no broker {broker}; the brokers are {', '.join(members)}")
@@ -362,23 +364,13 @@ class Accounts:
     # -- internals ----------------------------------------------------------------------------
 
     async def _change(self, cluster: str | None, code: RequestCode, header: Header) -> None:
-        targets = await self._members(cluster)
+        targets = await self._requests.members(cluster)
         await self._requests.call_all(targets, code, header, decode=lambda _: None)
 
     async def _is_admin(self, address: str | None, broker: str, access_key: str) -> bool:
         code = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG
         known = self._rules(await self._requests.call(address, broker, code)).accounts.get(access_key)
         return known is not None and known.admin
-
-    async def _members(self, cluster: str | None) -> dict[str, str]:
-        """Return the addresses of masters and slaves, by ``name`` or ``name/id``."""
-        found = await self._requests.cluster(cluster)
-        return {
-            name if broker_id == MASTER_ID else f"{name}/{broker_id}": address
-            for name, data in sorted(found.broker_addr_table.items())
-            if cluster is None or name in found.cluster_addr_table[cluster]
-            for broker_id, address in sorted(data.broker_addrs.items())
-        }
 
     def _joined(self, rights: Mapping[str, str] | None) -> str | None:
         if rights is None:

@@ -76,7 +76,23 @@ class AdminRequests:
         return found
 
     async def masters(self, cluster: str | None = None, broker: str | None = None) -> Masters:
-        """Return the master of each broker, of each broker of a cluster, or of one broker.
+        """Return the master of each broker that `brokers` returns. Raises what that raises."""
+        return masters_of(await self.brokers(cluster, broker))
+
+    async def members(self, cluster: str | None = None) -> Masters:
+        """Return the masters by ``name``, and the registered slaves by ``name/id``, as `masters` does."""
+        found: dict[str, str | None] = {}
+        for data in await self.brokers(cluster):
+            found |= masters_of([data])
+            found |= {
+                f"{data.broker_name}/{broker_id}": address
+                for broker_id, address in sorted(data.broker_addrs.items())
+                if broker_id != MASTER_ID
+            }
+        return found
+
+    async def brokers(self, cluster: str | None = None, broker: str | None = None) -> list[BrokerData]:
+        """Return each broker, each broker of a cluster, or one broker; sorted by name.
 
         Raises:
             ConfigInvalid: The name server does not know the cluster, or the broker (in this cluster).
@@ -95,7 +111,7 @@ class AdminRequests:
             raise RouteNotFound(
                 "the name server knows no broker" + (f" of cluster {cluster}" if cluster else "")
             )
-        return masters_of([found.broker_addr_table[name] for name in sorted(names)])
+        return [found.broker_addr_table[name] for name in sorted(names)]
 
     async def route(self, topic: str) -> TopicRouteData:
         """Return the route of a topic, which is not cached.

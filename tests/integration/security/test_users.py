@@ -21,7 +21,7 @@ from rocketpy import (
     PushConsumer,
 )
 from rocketpy.admin import Policy, User
-from rocketpy.errors import BrokerError, ConfigInvalid, RocketError
+from rocketpy.errors import BrokerError, BrokersFailed, ConfigInvalid, RocketError, RouteNotFound
 from rocketpy.protocol.bodies import UserInfo
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import ListUsersRequestHeader, UserRequestHeader
@@ -198,6 +198,24 @@ async def test_rights_to_administrate_can_be_given(tmp_path: Path) -> None:
         assert (
             await servers.ask(None, RequestCode.GET_BROKER_CONFIG, {})
         ).remark == "username cannot be null."
+
+
+async def test_a_change_that_a_master_does_not_get_fails(tmp_path: Path) -> None:
+    """A user whom an operator has disabled could still sign in at a master that was away meanwhile."""
+    async with servers_at(tmp_path, has_slave=True) as servers, servers.admin() as admin:
+        accounts, name = admin.accounts, servers.broker.config.name
+        assert set(await accounts.users()) == {name, f"{name}/1"}
+        await servers.broker.close()
+        with pytest.raises(BrokersFailed, match="has no master now; repeat the call") as failure:
+            await accounts.put_user("app", "app-secret")
+        assert (set(failure.value.errors), set(failure.value.results)) == ({name}, {f"{name}/1"})
+        with pytest.raises(RouteNotFound, match=f"broker {name} has no master now"):
+            await accounts.copy_users(f"{name}/1", name)
+        assert servers.slave is not None
+        await servers.slave.close()
+        for call in (accounts.users(), accounts.put_user("app", is_enabled=False), accounts.list()):
+            with pytest.raises(RouteNotFound, match="the name server knows no broker"):
+                await call
 
 
 async def test_a_denial_for_the_cluster_applies_at_name_servers(tmp_path: Path) -> None:
