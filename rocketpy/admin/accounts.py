@@ -169,12 +169,13 @@ class Accounts:
     ) -> None:
         """Add an account, or change an existing one.
 
-        In an existing account, an argument that is None or empty leaves its field unchanged. The request
-        always contains `admin`; if that is None, the current value of each broker is read first.
+        In an existing account, an argument that is None leaves its field unchanged. To clear a field, delete
+        the account and add it again, since brokers ignore an empty value. The request always contains
+        `admin`; if that is None, the current value of each broker is read first.
 
         Args:
-            access_key: The name of the account, at least 6 characters.
-            secret_key: The secret, at least 6 characters; required for a new account. It is sent
+            access_key: The name of the account, at least 7 characters.
+            secret_key: The secret, at least 7 characters; required for a new account. It is sent
                 unencrypted, unless the brokers are at ``tls://``.
             admin: Whether it is an administrator; None is False for a new account.
             white_address: Addresses from which it needs no signature, such as ``192.168.0.*``.
@@ -184,7 +185,19 @@ class Accounts:
             topic_perms: Rights by topic; replaces all earlier ones.
             group_perms: Rights by consumer group; replaces all earlier ones.
             cluster: The cluster; None for all.
+
+        Raises:
+            ConfigInvalid: An argument is blank or empty; nothing was sent.
         """
+        _reject_blank(
+            access_key=access_key,
+            secret_key=secret_key,
+            white_address=white_address,
+            default_topic_perm=default_topic_perm,
+            default_group_perm=default_group_perm,
+            topic_perms=topic_perms,
+            group_perms=group_perms,
+        )
 
         async def put_at(address: str | None, broker: str) -> None:
             is_admin = await self._is_admin(address, broker, access_key) if admin is None else admin
@@ -245,8 +258,9 @@ class Accounts:
             cluster: The cluster; None for all.
 
         Raises:
-            ConfigInvalid: A new user has no password.
+            ConfigInvalid: A new user has no password, or the password is blank.
         """
+        _reject_blank(name=name, password=password)
         body = UserInfo(
             username=name,
             password=password,
@@ -415,6 +429,13 @@ class Accounts:
         if kind.strip().lower() not in ("topic", "group") or not colon:
             return resource
         return f"{kind}:{rename(name)}"
+
+
+def _reject_blank(**given: str | Mapping[str, str] | None) -> None:
+    """Raise ConfigInvalid for a value that brokers ignore, so that the old one would stay in force."""
+    for name, value in given.items():
+        if value is not None and not (value.strip() if isinstance(value, str) else value):
+            raise ConfigInvalid(f"{name} is blank: brokers would keep the old value and report success")
 
 
 def _subject(user: str) -> str:

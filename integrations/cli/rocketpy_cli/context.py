@@ -185,9 +185,15 @@ def parse_pairs(words: Sequence[str]) -> dict[str, str]:
 
 
 def read_first_line(file: str) -> str:
-    """Return the first line of a file, or of stdin for ``-``: a secret. Raises OSError."""
+    """Return the first line of a file, or of stdin for ``-``: a secret.
+
+    Raises OSError, and typer.BadParameter for a blank line: a broker would keep the old secret.
+    """
     text = sys.stdin.readline() if file == "-" else Path(file).read_text("utf-8")
-    return text.partition("\n")[0].strip()
+    line = text.partition("\n")[0].strip()
+    if not line:
+        raise typer.BadParameter(f"the first line of {'stdin' if file == '-' else file} is blank")
+    return line
 
 
 class CommandGroup(typer.Typer):

@@ -421,6 +421,9 @@ def _change_accounts(shell: Shell, secret: Path) -> None:
     put = ["acl", "put", "newcomer", "--yes"]
     shell.text(*put, "--secret-file", str(secret), "--admin", "--topic", "News=PUB", "--topic", "Old=SUB")
     shell.text(*put, "--default-group", "SUB")
+    secret.write_text("\nfresh-secret\n", "utf-8")
+    assert "is blank" in shell.run(*put, "--secret-file", str(secret)).err
+    assert "white_address is blank" in shell.fails(*put, "--white-address", "")
     found = account()
     assert found is not None
     assert (found["admin"], found["default_group"]) == (True, "SUB")

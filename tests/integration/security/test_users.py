@@ -95,6 +95,9 @@ async def test_users_and_policies_are_listed_changed_and_deleted(tmp_path: Path)
         with pytest.raises(ConfigInvalid, match="a new user needs a password"):
             await accounts.put_user("app")
         await accounts.put_user("app", "app-secret")
+        for blank in ("", " "):
+            with pytest.raises(ConfigInvalid, match="password is blank: brokers would keep the old value"):
+                await accounts.put_user("app", blank)
         await accounts.put_user("app", is_super=False)
         assert (await accounts.users())[name] == {
             "app": User("app", is_super=False, is_enabled=True),
@@ -368,6 +371,8 @@ async def test_commands_manage_users_and_policies(tmp_path: Path) -> None:
 
         put = await shell("user", "put", "app", "--password-file", "-", "--yes", given=b"app-secret\n")
         assert put.status == 0, put.err
+        blank = await shell("user", "put", "app", "--password-file", "-", "--yes", given=b" \nsecret\n")
+        assert (blank.status, "the first line of stdin is blank" in blank.err) == (2, True)
         given = ("Topic:Ord*", "--action", "Pub", "--action", "Sub", "--from", "127.0.0.0/8", "--yes")
         assert (await shell("policy", "put", "app", *given)).status == 0
         assert (

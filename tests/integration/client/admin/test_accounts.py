@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,29 @@ async def test_an_administrator_stays_one(tmp_path: Path, monkeypatch: pytest.Mo
         for is_given, expected in ((True, True), (None, True), (False, False), (None, False)):
             await admin.accounts.put("newcomer", "fresh-secret", admin=is_given)
             assert await is_admin() == expected
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"secret_key": ""},
+        {"secret_key": " "},
+        {"white_address": ""},
+        {"default_topic_perm": ""},
+        {"default_group_perm": " "},
+        {"topic_perms": {}},
+        {"group_perms": {}},
+    ],
+)
+async def test_an_empty_value_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    """A secret that everybody knows, or an address without signature, would stay in force after a success."""
+    async with Servers(tmp_path, monkeypatch) as servers, admin_of(servers) as admin:
+        before = (await admin.accounts.versions())[servers.broker.config.name]
+        with pytest.raises(ConfigInvalid, match=f"{next(iter(given))} is blank"):
+            await admin.accounts.put("my-account", **given)
+        assert (await admin.accounts.versions())[servers.broker.config.name] == before
 
 
 async def test_a_request_keeps_what_was_written_to_the_file(
