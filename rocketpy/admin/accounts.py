@@ -324,7 +324,7 @@ class Accounts:
         """Delete the policy for a resource, or all policies of a user if `resource` is None.
 
         is_default: see `Policy.is_default`; ignored without `resource`. Raises BrokerError or BrokersFailed
-        where the user does not exist or has no policy.
+        where the user does not exist or has no policy. Where it has others only, nothing happens.
         """
         header = DeleteAclRequestHeader(
             subject=_subject(user),

@@ -221,6 +221,29 @@ async def test_a_change_that_a_master_does_not_get_fails(tmp_path: Path) -> None
                 await call
 
 
+async def test_rights_are_taken_away_although_a_broker_is_away(tmp_path: Path) -> None:
+    """An application would keep its rights at all brokers for as long as one of them is down."""
+    async with servers_at(tmp_path, has_slave=True) as servers, servers.admin() as admin:
+        await admin.accounts.put_user("app", "app-secret")
+        await admin.accounts.put_policy(Policy("app", "Topic:A", ("Pub",), allows=True))
+        await servers.broker.close()
+        file = tmp_path / "slave" / "config" / "auth.json"
+        keys = {"ROCKETPY_ACCESS_KEY": BOSS[0], "ROCKETPY_SECRET_KEY": BOSS[1]}
+
+        async def fails(*words: str) -> Done:
+            done = await run("--namesrv", str(servers.names.address), *words, "--yes", given=b"", **keys)
+            assert (done.status, "has no master now" in done.err) == (1, True)
+            return done
+
+        await fails("policy", "delete", "app", "Topic:B")
+        assert "Topic:A" in file.read_text()
+        await fails("policy", "delete", "app", "Topic:A")
+        assert "Topic:A" not in file.read_text()
+        assert "app" in (await fails("user", "delete", "app", "--dry-run")).out
+        await fails("user", "delete", "app")
+        assert '"app"' not in file.read_text()
+
+
 async def test_a_denial_for_the_cluster_applies_at_name_servers(tmp_path: Path) -> None:
     """A user who must not read the settings of a cluster could read those of its name servers."""
     async with servers_at(tmp_path) as servers, servers.admin() as admin:
@@ -394,7 +417,14 @@ async def test_commands_manage_users_and_policies(tmp_path: Path) -> None:
         ]  # fmt: skip
         assert (await shell("user", "put", "app", "--disable", "--yes")).status == 0
         assert not (await rows("user", "list"))[0]["enabled"]
-        assert (await shell("policy", "delete", "app", "Topic:Ord*", "--yes")).status == 0
+        for words, hint in (
+            (("Topic:Orders",), "has no policy of the kind Custom for Topic:Orders; rocketpy policy list"),
+            (("Topic:Ord*", "--default"), "for Topic:Ord*; there is one of the kind Custom"),
+        ):
+            kept = await shell("policy", "delete", "app", *words, "--yes")
+            assert (kept.status, hint in kept.err) == (1, True)
+        assert len(await rows("policy", "list")) == 2
+        assert (await shell("policy", "delete", "app", "topic:Ord*", "--yes")).status == 0
         assert len(await rows("policy", "list")) == 1
         wrong = await shell("policy", "put", "app", "Topic:A", "--action", "Publish", "--yes")
         assert (wrong.status, "'Publish' is unknown; expected one of All, Pub" in wrong.err) == (1, True)

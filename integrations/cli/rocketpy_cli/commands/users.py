@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 import typer
 
-from rocketpy.admin import Policy
+from rocketpy.admin import AdminClient, Policy, User
 from rocketpy.errors import RocketError
 from rocketpy_cli.context import CommandGroup, DryRun, OfCluster, Options, Yes, read_first_line
 from rocketpy_cli.tables import Row, print_rows
+from rocketpy_cli.users import from_each, require_policy
 
 user_app: Final = CommandGroup(
     name="user", help="List, add, change, delete and copy users of brokers with ACL 2.0."
@@ -28,7 +30,8 @@ _Default = Annotated[
 @user_app.command("list", epilog="Example: rocketpy user list --profile production")
 def list_users(options: Options, cluster: OfCluster = None) -> None:
     """List the users of each broker, without their passwords."""
-    print_rows(options, _users(options, cluster), none="no users")
+    found = options.run_admin(lambda admin: admin.accounts.users(cluster))
+    print_rows(options, _rows(found), none="no users")
 
 
 @user_app.command("put", epilog="Example: rocketpy user put billing --password-file secret")
@@ -70,11 +73,14 @@ def delete_user(
     """Delete a user and its policies. With --dry-run: show it, and keep it."""
     if not dry_run:
         options.confirm(f"delete user {name} and its policies", yes=yes)
-    found = [row for row in _users(options, cluster) if row["user"] == name]
+    users, problem = options.run_admin(lambda admin: from_each(admin.accounts.users(cluster)))
+    found = [row for row in _rows(users) if row["user"] == name]
     if not found:  # a broker would report success
-        raise RocketError(f"there is no user {name}; rocketpy user list shows the users")
+        raise RocketError(problem or f"there is no user {name}; rocketpy user list shows the users")
     if dry_run:
         print_rows(options, found)
+        if problem:
+            raise RocketError(problem)
         return
     options.run_admin(lambda admin: admin.accounts.delete_user(name, cluster=cluster))
     options.print_done(f"deleted user {name}", {"user": name})
@@ -160,14 +166,16 @@ def delete_policy(
 ) -> None:
     """Delete the policy of a user for a resource."""
     options.confirm(f"delete the policy of {user} for {resource}", yes=yes)
-    options.run_admin(
-        lambda admin: admin.accounts.delete_policies(user, resource, is_default=default, cluster=cluster)
-    )
+
+    async def delete(admin: AdminClient) -> None:
+        await require_policy(admin, user, resource, is_default=default, cluster=cluster)
+        await admin.accounts.delete_policies(user, resource, is_default=default, cluster=cluster)
+
+    options.run_admin(delete)
     options.print_done(f"deleted the policy of {user} for {resource}", {"user": user, "resource": resource})
 
 
-def _users(options: Options, cluster: str | None) -> list[Row]:
-    found = options.run_admin(lambda admin: admin.accounts.users(cluster))
+def _rows(found: Mapping[str, Mapping[str, User]]) -> list[Row]:
     return [
         {
             "broker_name": broker,
