@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from rocketpy.admin import Policy
+from rocketpy.protocol.bodies import UserInfo
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import UserRequestHeader
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.console.browser import browsing
 from tests.integration.users_place import BOSS, servers_at
@@ -65,6 +68,66 @@ async def test_users_and_policies_are_shown_and_changed(tmp_path: Path) -> None:
         assert ">app<" not in after.text
         for bad, status in (({"name": "nobody"}, 404), ({"to": "promote", "name": "boss"}, 400)):
             assert (await browser.submit("/user-change", preview, **gone | bad)).status_code == status
+
+
+async def test_a_user_who_differs_between_brokers_is_shown_so(tmp_path: Path) -> None:
+    """An operator would read that a user is disabled who may sign in at another broker."""
+    async with (
+        servers_at(tmp_path, has_slave=True) as servers,
+        servers.admin() as admin,
+        browsing(str(servers.names.address), allow_changes=True) as browser,
+    ):
+        await browser.log_in()
+        await admin.accounts.put_user("app", "app-secret")
+        assert servers.slave is not None
+        name, fields = servers.broker.config.name, UserRequestHeader(username="app").ext_fields()
+        disabled = UserInfo(user_status="disable").encode()
+        for server, shown in (
+            (servers.broker, f"<strong>disabled</strong> at {name}<br>enabled at {name}/1 · "),
+            (servers.slave, "<strong>disabled</strong> · "),
+        ):
+            at = server.address
+            answer = await servers.ask(BOSS, RequestCode.AUTH_UPDATE_USER, fields, disabled, at=at)
+            assert answer.code == ResponseCode.SUCCESS
+            page = await browser.text("/user", name="app")
+            assert shown in page
+            assert ("Disable…" in page) == (server is servers.broker)
+            assert "Enable…" in page
+        change = {"name": "app", "to": "enable"}
+        await browser.submit("/user-change", await browser.text("/user-change", **change), **change)
+        await servers.ask(BOSS, RequestCode.AUTH_DELETE_USER, fields, at=servers.broker.address)
+        page = await browser.text("/user", name="app")
+        assert f"enabled at {name}/1<br>no such user at {name} · " in page
+        assert f"Normal, enabled at {name}/1</dd>" in await browser.text("/user-change", **change)
+        await servers.broker.close()
+        page = await browser.text("/user", name="app")
+        assert f"enabled at {name}/1" in page
+        assert f"broker {name} has no master now" in page
+        assert ">app</a>" in await browser.text("/users")
+
+
+async def test_a_policy_that_is_not_there_is_not_deleted(tmp_path: Path) -> None:
+    """An operator would read that a right is gone, which is still there as one of the other kind."""
+    async with (
+        servers_at(tmp_path) as servers,
+        servers.admin() as admin,
+        browsing(str(servers.names.address), allow_changes=True) as browser,
+    ):
+        await browser.log_in()
+        await admin.accounts.put_user("app", "app-secret")
+        await admin.accounts.put_policy(Policy("app", "Topic:A", ("Pub",), allows=True))
+        there = {"name": "app", "to": "delete-policy", "resource": "Topic:A", "kind": "Custom"}
+        page = await browser.text("/user-change", **there)
+        for wrong, hint in (
+            ({"kind": "Default"}, "there is one of the kind Custom"),
+            ({"resource": "Topic:B"}, "rocketpy policy list shows the policies"),
+        ):
+            for answer in (
+                await browser.get("/user-change", params=there | wrong),
+                await browser.submit("/user-change", page, **there | wrong),
+            ):
+                assert (answer.status_code, hint in answer.text) == (404, True)
+        assert len((await admin.accounts.policies())[servers.broker.config.name]) == 1
 
 
 async def test_a_read_only_console_changes_no_user(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -15,6 +15,7 @@ from rocketpy.errors import ConfigInvalid, RocketError, RouteNotFound
 from rocketpy_cli.console.guard import form_of
 from rocketpy_cli.console.pages.base import Pages, required
 from rocketpy_cli.console.views import link
+from rocketpy_cli.users import from_each, require_policy
 
 _PUT: Final = "put-policy"
 _REMOVE: Final = "delete-policy"
@@ -47,26 +48,31 @@ class UserPages(Pages):
         return self._context.views.page("users.html", values)
 
     async def user(self, request: Request) -> Response:
-        """Show a user and its policies."""
+        """Show a user and its policies, at all brokers that respond."""
         query = request.query_params
-        user = await self._find(required(query, "name"))
-        per_broker = await self._context.admin.accounts.policies(user.name)
-        policies = _merged({broker: list(found) for broker, found in per_broker.items()})
-        values = {"user": user, "policies": policies, "notice": query.get("done", "")}
-        return self._context.views.page("user.html", values | {"brokers": len(per_broker)})
+        values = await self._find(required(query, "name"))
+        found, problem = await from_each(self._context.admin.accounts.policies(values["name"]))
+        values |= {
+            "policies": _merged(found),
+            "policy_brokers": len(found),
+            "problem": values["problem"] or problem,
+            "notice": query.get("done", ""),
+        }
+        return self._context.views.page("user.html", values)
 
     async def preview(self, request: Request) -> Response:
         """Show what a change does. With changes allowed, the page confirms it."""
         query = request.query_params
-        change, user = _change(query), await self._find(required(query, "name"))
+        change, found = _change(query), await self._find(required(query, "name"))
         policy = _policy(query) if change in (_PUT, _REMOVE) else None
-        values = {"user": user, "to": change, "policy": policy}
-        return self._context.views.page("user_change.html", values)
+        if policy is not None and change == _REMOVE:
+            await self._require(policy)
+        return self._context.views.page("user_change.html", found | {"to": change, "policy": policy})
 
     async def change(self, request: Request) -> Response:
         """Change a user or a policy at all brokers."""
         form, accounts = form_of(request), self._context.admin.accounts
-        change, name = _change(form), (await self._find(required(form, "name"))).name
+        change, name = _change(form), (await self._find(required(form, "name")))["name"]
         if change == "delete":
             await accounts.delete_user(name)
             return RedirectResponse(link("/users", done=change), HTTPStatus.SEE_OTHER)
@@ -74,6 +80,7 @@ class UserPages(Pages):
             await accounts.put_policy(_policy(form))
         elif change == _REMOVE:
             policy = _policy(form)
+            await self._require(policy)
             await accounts.delete_policies(name, policy.resource, is_default=policy.is_default)
         else:
             await accounts.put_user(name, is_enabled=change == "enable")
@@ -82,20 +89,34 @@ class UserPages(Pages):
     async def _users(self) -> tuple[list[_Listed], str]:
         """Return the users of all brokers, by name. If a broker has none, return its error, too."""
         try:
-            per_broker = await self._context.admin.accounts.users()
+            found, problem = await from_each(self._context.admin.accounts.users())
         except RocketError as error:
             return [], str(error)
-        return _merged({broker: list(users.values()) for broker, users in per_broker.items()}), ""
+        return _merged({broker: users.values() for broker, users in found.items()}), problem
 
-    async def _find(self, name: str) -> User:
-        """Return a user. Raises RouteNotFound."""
-        for users in (await self._context.admin.accounts.users()).values():
-            if name in users:
-                return users[name]
-        raise RouteNotFound(f"no broker has a user {name!r}")
+    async def _find(self, name: str) -> dict[str, Any]:
+        """Return the values of a page about a user, which may differ from broker to broker.
+
+        Raises RouteNotFound, or the error of a broker that may have the user.
+        """
+        found, problem = await from_each(self._context.admin.accounts.users())
+        having = {broker: [users[name]] for broker, users in found.items() if name in users}
+        if not having:
+            raise RocketError(problem) if problem else RouteNotFound(f"no broker has a user {name!r}")
+        return {
+            "name": name,
+            "variants": _merged(having),
+            "without": [broker for broker in found if broker not in having],
+            "problem": problem,
+        }
+
+    async def _require(self, policy: Policy) -> None:
+        """Raise RouteNotFound if no broker has a policy of this resource and kind."""
+        admin = self._context.admin
+        await require_policy(admin, policy.user, policy.resource, is_default=policy.is_default)
 
 
-def _merged(found: Mapping[str, list[User]] | Mapping[str, list[Policy]]) -> list[_Listed]:
+def _merged(found: Mapping[str, Iterable[User]] | Mapping[str, Iterable[Policy]]) -> list[_Listed]:
     """Return equal users or policies of several brokers once, with the names of the brokers."""
     brokers: dict[User | Policy, list[str]] = {}
     for broker, values in found.items():
