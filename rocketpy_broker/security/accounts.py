@@ -8,6 +8,7 @@ module contains a secret.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -150,8 +151,13 @@ def read_access_file(text: str) -> AccessFile:
     """Parse plain_acl.yml. Raises ConfigInvalid."""
     import yaml  # noqa: PLC0415 - a server without access control starts 20 ms sooner
 
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            reject_twice(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            return dict(super().construct_mapping(node, deep))
+
     try:
-        found: Any = yaml.safe_load(text)
+        found: Any = yaml.load(text, Loader)  # noqa: S506 - a SafeLoader
         if not isinstance(found, dict) or not found:
             raise ConfigInvalid("the file has no settings")
         # Keys and names may look like numbers: 12345678 is a string, as in 4.6.0.
@@ -182,9 +188,19 @@ def reject_unknown(settings: Mapping[Any, Any], known: type[msgspec.Struct]) -> 
     """Raise ConfigInvalid for a key that is no field of `known`: it may be meant to forbid something."""
     unknown = set(map(str, settings)) - {field.encode_name for field in msgspec.structs.fields(known)}
     if unknown:
-        # YAML reads ``secretKey:12345678`` (no space) as one key: show only its first word, not the secret.
-        names = sorted(re.split(r"\W", name, maxsplit=1)[0][:40] for name in unknown)
-        raise ConfigInvalid(f"unknown setting {', '.join(names)}")
+        raise ConfigInvalid(f"unknown setting {', '.join(sorted(map(_shown, unknown)))}")
+
+
+def reject_twice(keys: Iterable[str]) -> None:
+    """Raise ConfigInvalid for a key that is there twice: one of the two would have no effect."""
+    for key, count in Counter(keys).items():
+        if count > 1:
+            raise ConfigInvalid(f"the setting {_shown(key)} is there twice; remove one")
+
+
+def _shown(key: str) -> str:
+    """Return the first word: YAML reads ``secretKey:12345678`` (no space) as one key, with the secret."""
+    return re.split(r"\W", key, maxsplit=1)[0][:40]
 
 
 def _strings(value: Any) -> Any:

@@ -8,6 +8,7 @@ prefer a shorter prefix, or Allow over Deny. Differs: an unknown action is an er
 from __future__ import annotations
 
 import ipaddress
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeAlias
@@ -25,7 +26,7 @@ from rocketpy.protocol.bodies import (
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.message.properties import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from rocketpy.protocol.remoting.command import Command
-from rocketpy_broker.security.accounts import reject_unknown
+from rocketpy_broker.security.accounts import reject_twice, reject_unknown
 from rocketpy_broker.security.rights import (
     ALL_RIGHTS,
     RequiredRight,
@@ -278,14 +279,16 @@ class UserList:
 
 
 def read_auth_file(text: str) -> AuthFile:
-    """Parse auth.json; `checked_file` checks the values. Raises ConfigInvalid, also for an unknown key.
+    """Parse auth.json; `checked_file` checks the values.
+
+    Raises ConfigInvalid, also for an unknown key, or one that is there twice.
 
     The bodies of requests have the same structs, but may have more keys, as those of later versions do.
     """
     try:
-        found: Any = msgspec.json.decode(text.encode())
-        contents = msgspec.convert(found, AuthFile)
-    except (msgspec.MsgspecError, RecursionError) as error:
+        contents = msgspec.json.decode(text.encode(), type=AuthFile)
+        found: Any = json.loads(text, object_pairs_hook=_without_duplicates)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ConfigInvalid(str(error)) from None
     reject_unknown(found, AuthFile)
     for user in found.get("users", []):
@@ -300,6 +303,11 @@ def read_auth_file(text: str) -> AuthFile:
             *((entry, PolicyEntryInfo) for entry in entries),
         )
     return contents
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    reject_twice(key for key, _ in pairs)
+    return dict(pairs)
 
 
 def _reject_unknown_of(owner: str, *parts: tuple[dict[str, Any], type[msgspec.Struct]]) -> None:

@@ -119,6 +119,8 @@ def test_a_replier_may_read_a_topic_of_the_requester() -> None:
         (("admin: false", "admin: maybe"), "admin"),
         (("10.10.103.*", "10.10.103"), "address pattern"),
         (("accounts:", "acounts:"), "unknown setting acounts"),
+        (("accounts:", "accounts: []\naccounts:"), "the setting accounts is there twice; remove one"),
+        (("topicPerms:", "topicPerms: [x=DENY]\n  topicPerms:"), "the setting topicPerms is there twice"),
         ((ACCOUNTS, "# nothing"), "no settings"),
         ((ACCOUNTS, "!!python/object/apply:os.system [true]"), "invalid YAML"),
         (("accounts:", "accounts: {very-secret: ["), "invalid YAML"),

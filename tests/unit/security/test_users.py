@@ -274,7 +274,14 @@ def test_the_last_super_user_is_kept(tmp_path: Path) -> None:
 def test_an_unreadable_file_fails_the_start(tmp_path: Path) -> None:
     """The server would start with the users of its configuration only, or open."""
     store = opened(tmp_path)
-    for text in ("{", '{"users": [{"username": "boss"}]}', '{"user": []}', "[]"):
+    for text in (
+        "{",
+        "1" * 5000,
+        '{"users": [{"username": "\\ud800", "password": "p"}]}',
+        '{"users": [{"username": "boss"}]}',
+        '{"user": []}',
+        "[]",
+    ):
         store.path.write_text(text)
         with pytest.raises(ConfigInvalid, match=r"auth\.json: ") as caught:
             opened(tmp_path)
@@ -381,6 +388,22 @@ def test_a_misspelt_key_of_the_file_is_rejected(
     with pytest.raises(ConfigInvalid, match=error):
         store.load()
     assert "app" not in store.rules.accounts
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('{"users": [], "users": []}', "users"),
+        ('{"users": [{"username": "app", "userStatus": "disable", "userStatus": "enable"}]}', "userStatus"),
+        ('{"acls": [{"policies": [{"entries": [{"decision": "Deny", "decision": "Allow"}]}]}]}', "decision"),
+    ],
+)
+def test_a_key_that_is_twice_in_the_file_is_rejected(tmp_path: Path, text: str, key: str) -> None:
+    """Only the second would count: a user who is disabled could sign in."""
+    store = opened(tmp_path)
+    store.path.write_text(text)
+    with pytest.raises(ConfigInvalid, match=f"the setting {key} is there twice; remove one"):
+        store.load()
 
 
 def test_a_misspelt_kind_of_a_request_is_rejected(tmp_path: Path) -> None:
