@@ -223,7 +223,8 @@ class Broker:
         )
 
     def _local_stalls(self) -> list[str]:
-        return [*self._driver.health().stalled, *self.consumers.offsets.jobs.problems()]
+        jobs = (self.consumers.offsets.jobs, self.consumers.order.jobs)
+        return [*self._driver.health().stalled, *(text for each in jobs for text in each.problems())]
 
     def _failing_calls(self) -> list[str]:
         return failing_calls(self.tasks, self._driver.tasks, *(server.tasks for server in self._servers))

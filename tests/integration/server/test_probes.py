@@ -409,7 +409,11 @@ async def test_a_page_that_fails_is_an_error_of_the_server(
 
 @pytest.mark.parametrize(
     ("file", "job"),
-    [("consumerOffset.json", "save of consumer offsets"), ("delayOffset.json", "save of delay offsets")],
+    [
+        ("consumerOffset.json", "save of consumer offsets"),
+        ("consumerOrderInfo.json", "save of the order of pops"),
+        ("delayOffset.json", "save of delay offsets"),
+    ],
 )
 async def test_a_state_file_that_cannot_be_saved_for_a_minute(tmp_path: Path, file: str, job: str) -> None:
     """Nobody would notice until the next restart delivers the messages of days again."""
@@ -419,7 +423,12 @@ async def test_a_state_file_that_cannot_be_saved_for_a_minute(tmp_path: Path, fi
         blocker.mkdir()
         broker.consumers.offsets.commit("g", "T", 0, 7)
         broker.delivery.delay._saved = {1: -1}
-        jobs = broker.consumers.offsets.jobs if file == "consumerOffset.json" else broker._driver.jobs
+        broker.consumers.order._is_changed = True
+        consumers = broker.consumers
+        jobs = {
+            "consumerOffset.json": consumers.offsets.jobs,
+            "consumerOrderInfo.json": consumers.order.jobs,
+        }.get(file, broker._driver.jobs)
 
         async def failing() -> bool:
             return job in jobs.failing
