@@ -106,8 +106,10 @@ class Receiver:
     # -- receiving ------------------------------------------------------------------------------
 
     async def consume(self, queue: str, window: Window) -> None:
-        """Start to receive the messages of a queue. Raises what `Session.consumer` raises."""
+        """Start to receive a queue's messages, unless it has begun. Raises as `Session.consumer`."""
         consumer = await self._session.consumer(queue)
+        if (window, queue) in self._readers:
+            return
         self._extend_from_now_on()
         window.readers += 1
         stopped = self._readers[window, queue] = asyncio.Event()

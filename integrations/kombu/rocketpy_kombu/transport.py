@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from queue import Empty
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kombu.transport import virtual
 
@@ -71,6 +71,15 @@ class QoS(virtual.QoS):
         return []
 
 
+class ChannelConsumer(NamedTuple):
+    """A consumer of a queue, as kombu has started it. A queue may have several, also on one channel."""
+
+    tag: str
+    channel: Channel
+    callback: Callable[[Payload], object]
+    no_ack: bool
+
+
 class Channel(virtual.Channel):
     """A channel: declares queues, publishes, and consumes with a prefetch count of its own."""
 
@@ -84,8 +93,7 @@ class Channel(virtual.Channel):
         self._session: Final = connection.session
         self._settings: Final = connection.settings
         self._temporary: Final = connection.temporary
-        self._window: Final = Window()
-        self._no_ack: set[str] = set()
+        self.window: Final = Window()
 
     # -- queues ---------------------------------------------------------------------------------
 
@@ -215,29 +223,35 @@ class Channel(virtual.Channel):
     ) -> None:
         """Start to consume a queue."""
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
-        if no_ack:
-            self._no_ack.add(queue)
+        transport = self.connection
+        # kombu keeps one callback for each queue, that of its last consumer.
+        transport.add_consumer(
+            queue,
+            ChannelConsumer(consumer_tag, self, transport._callbacks[queue], no_ack),  # noqa: SLF001
+        )
         if queue in self._temporary:
-            self.connection.deliver_backlog(queue)
-        else:
-            self._session.run(self.receiver.consume(queue, self._window))
+            transport.deliver_backlog(queue)
+            return
+        try:
+            self._session.run(self.receiver.consume(queue, self.window))
+        except BaseException:  # raised again: kombu would not cancel what has not started
+            self.basic_cancel(consumer_tag)
+            raise
 
     def basic_cancel(self, consumer_tag: str) -> None:
         """Stop to consume; messages that the application does not have are released."""
         queue = self._tag_to_queue.get(consumer_tag)
         super().basic_cancel(consumer_tag)
-        if (
-            queue is not None
-            and queue not in self._active_queues
-            and not self._session.background.is_forked_copy
-        ):
-            self._no_ack.discard(queue)
-            self._session.run(self.receiver.cancel(queue, self._window))
+        if queue is None:
+            return
+        is_consumed = self.connection.remove_consumer(queue, consumer_tag, self)
+        if not is_consumed and not self._session.background.is_forked_copy:
+            self._session.run(self.receiver.cancel(queue, self.window))
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
         """Set how many messages the channel may hold; 0 for no limit."""
         super().basic_qos(prefetch_size, prefetch_count, apply_global)
-        self._session.background.call_soon(partial(self._window.set_prefetch, prefetch_count))
+        self._session.background.call_soon(partial(self.window.set_prefetch, prefetch_count))
 
     def _get(self, queue: str, timeout: float | None = None) -> Payload:
         if (backlog := self._temporary.get(queue)) is not None:
@@ -257,14 +271,6 @@ class Channel(virtual.Channel):
         if message is not None and no_ack:
             self.receiver.acknowledge(message.delivery_tag)
         return message
-
-    def received(self, arrival: Arrival, callback: Callable[[Payload], object]) -> None:
-        """Pass a message to the application."""
-        if arrival.held is not None:
-            self.receiver.delivered(arrival.held)
-        callback(arrival.payload)
-        if arrival.queue in self._no_ack:
-            self.receiver.acknowledge(arrival.tag)
 
     def requeue(self, message: Any) -> None:
         """Let any worker have a message again."""
@@ -317,6 +323,8 @@ class Transport(virtual.Transport):
         self.temporary: dict[str, deque[Arrival]] = {}
         """The temporary queues of this connection, with the messages that nobody consumes yet."""
         self._temporary_lock = threading.Lock()
+        self._channel_consumers: dict[str, tuple[ChannelConsumer, ...]] = {}
+        """The consumers of each queue; the one that got a message last is last, a new one first."""
         self._is_open = False
 
     # -- the connection -------------------------------------------------------------------------
@@ -326,7 +334,7 @@ class Transport(virtual.Transport):
         client = self.client
         self.settings = read_settings(client.hostname, client.ssl, client.transport_options or {})
         self.session = open_session(self.settings)
-        self.temporary = {}
+        self.temporary, self._channel_consumers = {}, {}
         self.state.clear()
         self.session.run(self._open())
         self._is_open = True
@@ -398,18 +406,50 @@ class Transport(virtual.Transport):
         if arrival.has_expired():
             self.receiver.acknowledge(arrival.tag)
             return False
-        callback = self._callbacks.get(arrival.queue)
-        channel = next((one for one in self.channels if arrival.queue in one._active_queues), None)  # noqa: SLF001
-        if callback is None or channel is None:
-            self.receiver.release_soon(arrival.tag)
+        consumer = self._next_consumer(arrival)
+        if consumer is None:
+            if not self.receiver.release_soon(arrival.tag):
+                self.deliver_temporary(arrival)
             return False
-        channel.received(arrival, callback)
+        if arrival.held is not None:
+            self.receiver.delivered(arrival.held)
+        consumer.callback(arrival.payload)
+        if consumer.no_ack:
+            self.receiver.acknowledge(arrival.tag)
         return True
+
+    def _next_consumer(self, arrival: Arrival) -> ChannelConsumer | None:
+        """Return the consumer that gets a message, and let others of its queue get the next one.
+
+        It is one of the channel that has requested the message, as its prefetch count includes it.
+        """
+        waiting = self._channel_consumers.get(arrival.queue, ())
+        window = arrival.held.window if arrival.held is not None else None
+        requested = (one for one in waiting if one.channel.window is window)
+        chosen = next(requested, waiting[0] if waiting else None)
+        if chosen is not None and len(waiting) > 1:
+            self._channel_consumers[arrival.queue] = (*(one for one in waiting if one is not chosen), chosen)
+        return chosen
+
+    def add_consumer(self, queue: str, consumer: ChannelConsumer) -> None:
+        """Note that a channel consumes a queue."""
+        self._channel_consumers[queue] = (consumer, *self._channel_consumers.get(queue, ()))
+
+    def remove_consumer(self, queue: str, tag: str, channel: virtual.Channel) -> bool:
+        """Forget a consumer. Returns whether its channel still consumes the queue."""
+        left = tuple(
+            one for one in self._channel_consumers.get(queue, ()) if (one.tag, one.channel) != (tag, channel)
+        )
+        if left:
+            self._channel_consumers[queue] = left
+        else:
+            self._channel_consumers.pop(queue, None)
+        return any(one.channel is channel for one in left)
 
     def deliver_temporary(self, arrival: Arrival) -> None:
         """Take a message for a temporary queue. May be called in any thread."""
         with self._temporary_lock:
-            if arrival.queue in self._callbacks:
+            if arrival.queue in self._channel_consumers:
                 self.receiver.inbox.put(arrival)
             elif (backlog := self.temporary.get(arrival.queue)) is not None:
                 backlog.append(arrival)

@@ -188,6 +188,108 @@ def test_simple_queues_get_put_and_purge(connect: Connect) -> None:
         assert queue.get(timeout=LIMIT_S).payload == "kept until it is read"
 
 
+def test_two_consumers_on_a_channel_end_separately(connect: Connect) -> None:
+    """The first would go on for ever, and hide messages from all workers."""
+    connection = connect(visibility_timeout=3600)
+    queues = [connection.SimpleQueue("simple") for _ in range(2)]
+    for number in range(4):
+        queues[0].put(number)
+    for queue in [*queues, *queues]:
+        queue.get(timeout=LIMIT_S).ack()
+    for queue in queues:
+        queue.close()
+    with closing(connect().SimpleQueue("simple")) as later:
+        for number in range(6):
+            later.put(number)
+        assert sorted(later.get(timeout=LIMIT_S).payload for _ in range(6)) == list(range(6))
+
+
+@pytest.mark.parametrize("kind", ["SimpleQueue", "SimpleBuffer"])
+def test_a_consumer_remains_when_another_one_on_its_channel_ends(connect: Connect, kind: str) -> None:
+    """Its messages would be released without a handler again and again, until they are dead letters."""
+    connection = connect(visibility_timeout=3600)
+    remaining, ending = (getattr(connection, kind)("simple") for _ in range(2))
+    for queue in (remaining, ending):
+        queue.put("before")
+        queue.get(timeout=LIMIT_S)
+    ending.close()
+    with closing(remaining):
+        remaining.put("after")
+        message = remaining.get(timeout=LIMIT_S)
+    assert (message.payload, message.delivery_info["redelivered"]) == ("after", False)
+
+
+def test_a_temporary_queue_keeps_what_nobody_consumes_any_more(connect: Connect) -> None:
+    """What had arrived for a consumer that ended would be lost."""
+    connection = connect()
+    with closing(connection.SimpleBuffer("buffer")) as first:
+        first.put("one")
+        first.put("two")
+        assert first.get(timeout=LIMIT_S).payload == "one"
+        wait_until(lambda: connection.transport.receiver.inbox._items)
+    with pytest.raises(socket.timeout):
+        connection.drain_events(timeout=0)
+    assert connection.SimpleBuffer("buffer").get(timeout=LIMIT_S).payload == "two"
+
+
+def test_each_channel_gets_what_it_has_requested(connect: Connect) -> None:
+    """One would get more than its prefetch count, as the messages of others came to its callback."""
+    connection, queue = connect(), kombu.Queue("jobs")
+    channels = [Consumed(connection, queue, prefetch=1) for _ in range(2)]
+    publish(connect(), queue, *range(3))
+    while not all(consumed.messages for consumed in channels):
+        connection.drain_events(timeout=LIMIT_S)
+    channels[0].nothing_more()
+    for consumed in channels:
+        [message] = consumed.messages
+        assert message.channel is consumed.channel
+    channels[0].messages[0].ack()
+    channels[0].wait(2)
+    channels[0].messages[1].ack()
+    channels[1].consumer.cancel()
+    publish(connect(), queue, 3)
+    assert channels[0].wait(3)[2] == 3
+    assert not channels[0].messages[2].delivery_info["redelivered"]
+
+
+def test_only_a_consumer_without_acknowledgements_acknowledges(connect: Connect) -> None:
+    """The other consumer of its channel would lose what it had not acknowledged."""
+    connection, queue = connect(), kombu.Queue("jobs")
+    channel = connection.channel()
+    got: dict[bool, list[Any]] = {True: [], False: []}
+    for no_ack, messages in got.items():
+        callback = kombu.Consumer(channel, [queue], no_ack=no_ack, on_message=messages.append)
+        callback.consume()
+    publish(connect(), queue, "one", "two")
+    while not all(got.values()):
+        connection.drain_events(timeout=LIMIT_S)
+    connection.release()
+    later = Consumed(connect(), queue)
+    assert later.wait(1) == [got[False][0].payload]
+    later.nothing_more()
+
+
+def test_a_consumer_that_did_not_start_hides_no_message() -> None:
+    """Its channel would receive until its end, as the queue counted as consumed."""
+    queue, options = kombu.Queue("jobs"), {"visibility_timeout": 3600}
+    with ClusterThread({}) as servers:
+        url = f"rocketmq://{servers.cluster.namesrv_address}"
+        with (
+            kombu.Connection(url, transport_options=options) as first,
+            kombu.Connection(url, transport_options=options) as second,
+        ):
+            channel = first.channel()
+            config = servers.run(servers.stop_broker())
+            with pytest.raises(first.connection_errors):
+                channel.basic_consume("jobs", False, print, "fails")
+            servers.run(servers.start_broker(config))
+            channel.basic_consume("jobs", False, print, "starts")
+            channel.basic_cancel("starts")
+            consumed = Consumed(second, queue)
+            publish(second, queue, "x")
+            assert consumed.wait(1) == ["x"]
+
+
 def test_the_size_of_a_queue_is_what_waits(connect: Connect) -> None:
     """Monitoring would show no backlog."""
     queue = kombu.Queue("jobs")
