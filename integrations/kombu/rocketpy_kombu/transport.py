@@ -23,7 +23,7 @@ from kombu.transport import virtual
 
 import rocketpy
 from rocketpy import Message
-from rocketpy.errors import BrokersFailed, RocketError, RouteNotFound, TransportError
+from rocketpy.errors import BrokersFailed, ClientClosed, RocketError, RouteNotFound, TransportError
 from rocketpy_kombu import envelope
 from rocketpy_kombu.broadcasts import Binding, BroadcastReader
 from rocketpy_kombu.envelope import Payload
@@ -166,8 +166,10 @@ class Channel(virtual.Channel):
     def basic_publish(self, message: Payload, exchange: str, routing_key: str, **kwargs: Any) -> None:
         """Publish a message; returns when the brokers have stored it.
 
-        Raises what `rocketpy.Producer.send` raises.
+        Raises what `rocketpy.Producer.send` raises, and ClientClosed if the channel is closed.
         """
+        if self.closed:
+            raise ClientClosed("the channel is closed, as its connection is; open another one")
         self._inplace_augment_message(message, exchange, routing_key)
         queues, tag = self._route(message, exchange, routing_key)
         body = envelope.encode(message)
@@ -307,8 +309,13 @@ class Transport(virtual.Transport):
         TransportError,
         RouteNotFound,
         BrokersFailed,
+        ClientClosed,
     )
     channel_errors = (*virtual.Transport.channel_errors, RocketError)
+    # What kombu repeats, with a new connection. A repetition after another error would fail again, or store a
+    # message again (NotDurable).
+    recoverable_connection_errors = connection_errors
+    recoverable_channel_errors = ()
     implements = virtual.Transport.implements.extend(
         asynchronous=True, exchange_type=frozenset({"direct", "topic", "fanout"})
     )

@@ -15,6 +15,7 @@ import pytest
 
 from pytest_rocketpy.cluster import ClusterThread
 from rocketpy import Message
+from rocketpy.errors import MessageTooLarge, NotDurable
 from rocketpy.sync import Producer
 from rocketpy_kombu.names import BROADCAST_TOPIC, broadcast_tag
 from tests.frameworks.programs import stored, wait_until
@@ -429,6 +430,43 @@ def test_a_message_that_cannot_be_kept_is_a_single_warning(caplog: pytest.LogCap
     failed = [record for record in caplog.records if "could not be kept" in record.getMessage()]
     assert len(failed) > 1
     assert [record.levelname for record in failed].count("WARNING") == 1
+
+
+RETRIES = {"retry": True, "retry_policy": {"max_retries": 3, "interval_start": 0}}
+
+
+def test_a_message_that_is_stored_less_durably_is_stored_once() -> None:
+    """Each task would be stored twice while a slave is away, and raise nevertheless."""
+    queue = kombu.Queue("jobs")
+    with ClusterThread({"brokerRole": "SYNC_MASTER"}) as servers:
+        namesrv = servers.cluster.namesrv_address
+        with kombu.Connection(f"rocketmq://{namesrv}") as connection:
+            with pytest.raises(NotDurable):
+                publish(connection, queue, "x", **RETRIES)
+            assert len(stored(namesrv, "jobs")) == 1
+            with pytest.raises(MessageTooLarge):
+                publish(connection, queue, "x" * (5 << 20), **RETRIES)
+
+
+def test_a_message_is_published_again_once_its_broker_is_back() -> None:
+    """A task would be lost that was sent during a restart of a broker."""
+    queue = kombu.Queue("jobs")
+    with ClusterThread({}) as servers:
+        namesrv = servers.cluster.namesrv_address
+        with kombu.Connection(f"rocketmq://{namesrv}") as connection:
+            publish(connection, queue, "before")
+            config = servers.run(servers.stop_broker())
+            with pytest.raises(kombu.exceptions.OperationalError):
+                publish(connection, queue, "lost", **RETRIES)
+
+            def restart(_error: Exception, _interval: float) -> None:
+                if not servers.cluster.brokers:
+                    servers.run(servers.start_broker(config))
+
+            policy = {"interval_start": 0, "errback": restart}
+            named = kombu.Queue("named", kombu.Exchange("named"), routing_key="named")
+            publish(connection, named, "after", retry=True, retry_policy=policy)
+        assert len(stored(namesrv, "named")) == 1
 
 
 def test_a_message_of_another_program_arrives(namesrv: str) -> None:
