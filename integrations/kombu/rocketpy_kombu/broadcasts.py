@@ -107,7 +107,8 @@ class BroadcastReader:
                 continue
             self._offsets[queue] = result.next_offset
             for message in result.messages:
-                self._arrived(queue, message)
+                if message.decode_error is None:  # else it is logged
+                    self._arrived(queue, message)
 
     def _arrived(self, queue: MessageQueue, message: MessageExt) -> None:
         exchange, routing_key = envelope.address(envelope.decode(message.body))

@@ -20,6 +20,8 @@ from kombu.utils.uuid import uuid
 
 from rocketpy import MessageExt, SimpleConsumer
 from rocketpy.errors import AcksFailed, ReceiptExpired, RocketError
+from rocketpy.message.decode import undecodable
+from rocketpy.runtime.application import describe
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_kombu import envelope
 from rocketpy_kombu.envelope import Payload
@@ -134,8 +136,9 @@ class Receiver:
         """Return one message, if there is one now."""
         consumer = await self._session.consumer(queue)
         self._extend_from_now_on()
-        for message in await consumer.receive(1, invisible=self._invisible, wait=timedelta(0)):
-            return self._hold(queue, consumer, message, None)
+        while received := await consumer.receive(1, invisible=self._invisible, wait=timedelta(0)):
+            for message in self._readable(consumer, received):
+                return self._hold(queue, consumer, message, None)
         return None
 
     async def purge(self, queue: str) -> int:
@@ -170,9 +173,10 @@ class Receiver:
             messages: list[MessageExt] = []
             try:
                 if not stopped.is_set():
-                    messages = await consumer.receive(
+                    received = await consumer.receive(
                         count, invisible=self._invisible, wait=timedelta(seconds=wait_s)
                     )
+                    messages = self._readable(consumer, received)
                 failures = 0
             except RocketError as error:
                 log.warning("queue %s: no messages can be received, trying again: %s", queue, error)
@@ -181,6 +185,20 @@ class Receiver:
             finally:
                 window.return_unused(count - len(messages))
             self._arrived(queue, consumer, window, messages, stopped)
+
+    def _readable(self, consumer: SimpleConsumer, messages: list[MessageExt]) -> list[MessageExt]:
+        """Return the messages that were decoded. The others are logged, and become dead letters."""
+        if not (failed := undecodable(messages)):
+            return messages
+        self._keep(
+            self._tasks.spawn(self._reject(consumer, failed), "reject messages that cannot be decoded")
+        )
+        return [message for message in messages if message.decode_error is None]
+
+    async def _reject(self, consumer: SimpleConsumer, messages: Iterable[MessageExt]) -> None:
+        for message in messages:
+            if (error := message.decode_error) is not None:
+                await consumer._send_to_dead_letters(message, 0, describe(error))  # noqa: SLF001
 
     def _arrived(
         self,

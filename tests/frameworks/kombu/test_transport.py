@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import time
@@ -15,10 +16,13 @@ import pytest
 
 from pytest_rocketpy.cluster import ClusterThread
 from rocketpy import Message
-from rocketpy.errors import MessageTooLarge, NotDurable
-from rocketpy.sync import Producer
+from rocketpy.errors import MessageTooLarge, NotDurable, RouteNotFound
+from rocketpy.sync import AdminClient, Producer
+from rocketpy_kombu import envelope
 from rocketpy_kombu.names import BROADCAST_TOPIC, broadcast_tag
 from tests.frameworks.programs import stored, wait_until
+from tests.mqconsumer.undecodable import raw_send
+from tests.mqproducer.place import Place
 from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.frameworks
@@ -430,6 +434,55 @@ def test_a_message_that_cannot_be_kept_is_a_single_warning(caplog: pytest.LogCap
     failed = [record for record in caplog.records if "could not be kept" in record.getMessage()]
     assert len(failed) > 1
     assert [record.levelname for record in failed].count("WARNING") == 1
+
+
+def bad_body(value: object) -> bytes:
+    """A body that is readable JSON, and must not be read if its message says that it is compressed."""
+    properties = {"delivery_info": {"exchange": "news", "routing_key": "a.b"}, "body_encoding": "utf-8"}
+    payload = {"body": json.dumps(value), "content-type": "application/json", "properties": properties}
+    return envelope.encode(payload)
+
+
+def dead_letters(namesrv: str, group: str) -> int:
+    """How many messages of a group are dead letters."""
+    with AdminClient(namesrv) as admin:
+        try:
+            queues = admin.topics.describe(f"%DLQ%{group}").queues
+        except RouteNotFound:
+            return 0
+    return sum(offsets.max_offset for offsets in queues.values())
+
+
+def test_a_message_that_cannot_be_decoded_is_a_dead_letter(namesrv: str) -> None:
+    """A task would run with damaged arguments."""
+    queue = kombu.Queue("jobs")
+    with kombu.Connection(f"rocketmq://{namesrv}") as connection:
+        channel = connection.channel()
+        queue(channel).declare()
+        asyncio.run(raw_send(Place(namesrv), "jobs", bad_body("bad"), 0x1))
+        assert queue(channel).get() is None
+        wait_until(lambda: dead_letters(namesrv, "kombu-jobs") == 1)
+        consumed = Consumed(connection, queue, prefetch=1)
+        asyncio.run(raw_send(Place(namesrv), "jobs", bad_body("bad"), 0x1))
+        wait_until(lambda: dead_letters(namesrv, "kombu-jobs") == 2)
+        publish(connection, queue, "good")
+        assert consumed.wait(1) == ["good"]
+
+
+def test_a_broadcast_that_cannot_be_decoded_is_skipped(
+    namesrv: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker would obey a damaged command."""
+    exchange = kombu.Exchange("news", "topic", durable=False)
+    with kombu.Connection(f"rocketmq://{namesrv}") as connection:
+        queue = kombu.Queue("listener", exchange, routing_key="a.#", auto_delete=True)
+        consumed = Consumed(connection, queue)
+        text = f"TAGS\x01{broadcast_tag('news', None)}\x02"
+        asyncio.run(raw_send(Place(namesrv), BROADCAST_TOPIC, bad_body("bad"), 0x1, text))
+        wait_until(lambda: "cannot be decoded" in caplog.text)
+        with connection.channel() as channel:
+            kombu.Producer(channel).publish("good", exchange=exchange, routing_key="a.b")
+        assert consumed.wait(1) == ["good"]
 
 
 RETRIES = {"retry": True, "retry_policy": {"max_retries": 3, "interval_start": 0}}
