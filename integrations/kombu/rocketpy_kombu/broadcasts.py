@@ -112,13 +112,15 @@ class BroadcastReader:
 
     def _arrived(self, queue: MessageQueue, message: MessageExt) -> None:
         exchange, routing_key = envelope.address(envelope.decode(message.body))
-        for binding, starts in self._bindings.items():
-            if (
-                binding.exchange == exchange
-                and message.queue_offset >= starts.get(queue, 0)
-                and binding.matches(routing_key)
-            ):
-                payload = envelope.decode(message.body)  # each queue may change its copy
-                envelope.mark_delivered(payload, binding.queue, uuid(), redelivered=False)
-                expiry_ms = envelope.expiry_ms(payload, message.born_timestamp)
-                self._deliver(Arrival(binding.queue, payload, None, expiry_ms))
+        wanted = {
+            binding.queue: None
+            for binding, starts in self._bindings.items()
+            if binding.exchange == exchange
+            and message.queue_offset >= starts.get(queue, 0)
+            and binding.matches(routing_key)
+        }
+        for name in wanted:
+            payload = envelope.decode(message.body)  # each queue may change its copy
+            envelope.mark_delivered(payload, name, uuid(), redelivered=False)
+            expiry_ms = envelope.expiry_ms(payload, message.born_timestamp)
+            self._deliver(Arrival(name, payload, None, expiry_ms))

@@ -370,6 +370,21 @@ def test_a_temporary_queue_gets_what_its_bindings_match(connect: Connect) -> Non
         one.nothing_more()
 
 
+def test_a_temporary_queue_gets_one_copy(connect: Connect) -> None:
+    """A worker would obey a command twice if two bindings match it."""
+    exchange = kombu.Exchange("events", type="topic", delivery_mode=1)
+    connection = connect()
+    consumed = Consumed(connection, kombu.Queue("a", exchange, routing_key="task.#", exclusive=True))
+    consumed.consumer.queues[0].bind_to(exchange, routing_key="#")
+    with connect().channel() as channel:
+        for text in ("one", "two"):
+            kombu.Producer(channel).publish(
+                text, exchange=exchange, routing_key="task.sent", declare=[exchange]
+            )
+    assert consumed.wait(2) == ["one", "two"]
+    consumed.nothing_more()
+
+
 def test_a_temporary_queue_gets_nothing_from_before(connect: Connect) -> None:
     """A new worker would obey yesterday's commands."""
     exchange = kombu.Exchange("news", type="fanout")
