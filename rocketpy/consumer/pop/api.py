@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context
 from struct import Struct
@@ -298,7 +299,11 @@ class PopApi(ConsumerApi):
         return popped
 
     def _decoded(self, body: bytes, topic: str, broker_name: str) -> Iterator[MessageExt]:
-        """Decode the records of a response; those of one queue follow each other."""
+        """Decode the records of a response; those of one queue follow each other.
+
+        Each body has its own limit, and they have none together: a message that is not decompressed now would
+        have to be released, which counts as a delivery. To hold less, pop fewer messages.
+        """
         at, config = 0, self._config
         while at < len(body):
             begin, (size, queue_id) = at, _head(body, at)
@@ -311,7 +316,7 @@ class PopApi(ConsumerApi):
                 body[begin:at],
                 MessageQueue(topic, broker_name, queue_id),
                 config.max_body_bytes,
-                max(config.max_body_bytes, config.queue_bytes_max),
+                sys.maxsize,
                 verify=config.verify_checksums,
             )
             if decoded.damage is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -31,6 +32,8 @@ from tests.integration.consumer.silent import silent_brokers
 from tests.integration.pop_cases import CASES, FIRST, MINUTE, SECOND, ServersInThread, receive, send
 from tests.integration.raw_client import RawClient
 from tests.integration.sdk_groups import SETTINGS
+from tests.mqconsumer.undecodable import raw_send
+from tests.mqproducer.place import Place
 from tests.waiting import LIMIT_S
 
 
@@ -77,6 +80,20 @@ async def test_a_broker_that_is_away_hides_no_other() -> None:
             found = await receive(consumer, 10)
             assert {message.queue.broker_name for message in found} == {"broker-b"}
             assert any("no messages of A from broker" in text for text in consumer.health().problems)
+
+
+async def test_all_messages_of_a_response_are_decompressed(cluster: EmbeddedCluster) -> None:
+    """Intact messages would be reported as undecodable, and become dead letters by `async for`."""
+    async with AdminClient(cluster.namesrv_address) as admin:
+        await admin.create_topic("T", 1)
+    for _ in range(6):
+        await raw_send(Place(cluster.namesrv_address), "T", zlib.compress(bytes(4 << 20)), 0x1)
+    config = replace(FIRST, max_body_bytes=8 << 20, queue_bytes_max=8 << 20)
+    async with SimpleConsumer("g", cluster.namesrv_address, config=config) as consumer:
+        consumer.subscribe("T")
+        found = await receive(consumer, 6)
+        assert [(len(message.body), message.decode_error) for message in found] == [(4 << 20, None)] * 6
+        assert {message.delivery_attempt for message in found} == {1}
 
 
 async def test_a_namespace_is_kept(cluster: EmbeddedCluster) -> None:
