@@ -15,13 +15,14 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 
 from rocketpy.client.instance import ClientInstance
-from rocketpy.client.namespace import wrap_queue
+from rocketpy.client.namespace import unwrap, wrap_queue
 from rocketpy.client.routing.routes import subscribe_queues
 from rocketpy.config import ClientConfig
 from rocketpy.consumer.config import INVISIBLE_MAX_MS, SimpleConfig, check_integer
 from rocketpy.consumer.fetch.consumer_api import is_lasting
 from rocketpy.consumer.group.broker_callbacks import DirectHandler, config_properties
 from rocketpy.consumer.group.member import GroupMember
+from rocketpy.consumer.group.progress_watch import no_route
 from rocketpy.consumer.group_consumer import GroupConsumer
 from rocketpy.consumer.handling.send_back import SendBack
 from rocketpy.consumer.handling.service import ConsumeService
@@ -123,6 +124,8 @@ class SimpleConsumer(GroupConsumer):
         self._last: _Source | None = None
         """Where the last messages came from; the next call begins with the next source."""
         self._failed: dict[_Source, str] = {}
+        self._unrouted: dict[str, str] = {}
+        """Topics whose last look-up has failed, and why."""
         self._sources_of: dict[str, tuple[TopicRouteData, tuple[_Source, ...]]] = {}
         self._retry_max: dict[str, tuple[int, float]] = {}
         """By broker name: the group's limit, and until when it is valid."""
@@ -184,11 +187,13 @@ class SimpleConsumer(GroupConsumer):
             raise
 
     def _problems(self, member: GroupMember) -> list[str]:
+        unrouted = [text for topic, text in self._unrouted.items() if topic in member.subscriptions]
         failed = [
-            f"no messages of {source.topic} from broker {source.broker_name}: {problem}"
-            for source, problem in self._failed.items()
+            f"no messages of {unwrap(member.namespace, topic)} from broker {name}: {problem}"
+            for (topic, name), problem in self._failed.items()
+            if topic in member.subscriptions
         ]
-        return member.problems() + failed
+        return [*member.problems(), *unrouted, *failed]
 
     # -- receive ------------------------------------------------------------------------------
 
@@ -266,8 +271,10 @@ class SimpleConsumer(GroupConsumer):
         for topic in topics:
             try:
                 found += await self._find_sources(topic)
+                self._unrouted.pop(topic, None)
             except RocketError as raised:
                 error = raised
+                self._unrouted[topic] = no_route(unwrap(self.member.namespace, topic), raised)
         for source in self._failed.keys() - set(found):
             del self._failed[source]
         return found, error

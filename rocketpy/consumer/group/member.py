@@ -285,7 +285,8 @@ class GroupMember:
         before = self.subscriptions.get(topic)
         version = max(time.time_ns() // 1_000_000, before.sub_version + 1 if before is not None else 0)
         self.subscriptions[topic] = subscription_data(topic, expression, version)
-        self.watch.add_topic(topic)
+        if self.is_rebalanced:
+            self.watch.add_topic(topic)
         changed = self.client.routes.entry(topic).changed
         if self.rebalance_soon not in changed:
             changed.append(self.rebalance_soon)

@@ -75,10 +75,7 @@ class ProgressWatch:
     def no_route(self, topic: str, error: RocketError | None = None) -> None:
         """Record that a topic has no route. error: of the look-up, if it has failed."""
         self._unrouted.add(topic)
-        text = f"topic {self._own_name(topic)} has no route"
-        if error is not None and not isinstance(error, RouteNotFound):
-            text = reason_of(text, error)
-        self._fail_topic(topic, text, lasts=topic != self._retry_topic)
+        self._fail_topic(topic, no_route(self._own_name(topic), error), lasts=topic != self._retry_topic)
 
     def has_route(self, topic: str) -> None:
         """Record that the route of a topic is known. Any later step that has failed stays a problem."""
@@ -220,6 +217,12 @@ class ProgressWatch:
 
     def _own_name(self, topic: str) -> str:
         return unwrap(self._client.config.namespace, topic)
+
+
+def no_route(topic: str, error: RocketError | None) -> str:
+    """Return in words that a topic has no route. error: of the look-up, if it has failed."""
+    text = f"topic {topic} has no route"
+    return text if error is None or isinstance(error, RouteNotFound) else reason_of(text, error)
 
 
 def reason_of(text: str, error: RocketError | str) -> str:

@@ -242,7 +242,7 @@ class PopQueue(ProcessQueue):
 class Popper(Puller):
     """Pops from one topic on one broker, with the failure handling of a puller."""
 
-    __slots__ = ("_announced_pause_s", "_sharing", "popped")
+    __slots__ = ("_announced_pause_s", "_is_taking", "_sharing", "popped")
 
     def __init__(
         self, context: PullContext, sharing: MessageSharing, queue: MessageQueue, progress: Progress
@@ -251,6 +251,22 @@ class Popper(Puller):
         super().__init__(context, self.popped, progress)
         self._sharing = sharing
         self._announced_pause_s = 0.0
+        self._is_taking = False
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for the end of a pause, or for places of handlers."""
+        return self._is_taking or super().is_waiting
+
+    async def _take_places(self) -> int:
+        """Take places of handlers, see `MessageSharing.take_places`. The wait is no lack of progress."""
+        began_ms = self._context.client.now_ms()
+        self._is_taking = True
+        try:
+            return await self._sharing.take_places()
+        finally:
+            self._is_taking = False
+            self.progress.since_ms += self._context.client.now_ms() - began_ms
 
     async def _pull_once(self) -> Sequence[MessageExt]:
         """Pop once; wait for a message if there is none."""
@@ -259,7 +275,7 @@ class Popper(Puller):
         if settings is None:
             await self._wait()
             return ()
-        places = await sharing.take_places()
+        places = await self._take_places()
         messages: list[MessageExt] = []
         began_ms = context.client.now_ms()
         try:

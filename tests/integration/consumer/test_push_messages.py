@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from rocketpy import (
     MessageExt,
     PushConfig,
     PushConsumer,
+    QueueState,
     Sharing,
     SimpleConsumer,
 )
@@ -64,6 +66,30 @@ async def set_mode(cluster: EmbeddedCluster, topic: str, group: str) -> None:
     async with await RawClient.open(cluster.brokers[0].address) as client:
         response = await client.call(RequestCode.SET_MESSAGE_REQUEST_MODE, body=body.encode())
     assert response.code == 0, response.remark
+
+
+async def test_a_member_whose_handlers_are_busy_is_healthy(
+    cluster: EmbeddedCluster, later: Callable[[], None]
+) -> None:
+    """A worker with jobs of minutes would be restarted in the middle of each."""
+    began, go = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        began.set()
+        await go.wait()
+
+    await send(cluster.namesrv_address, "T", "long")
+    swift: dict[str, Any] = {"rebalance_interval_ms": 20, "persist_interval_ms": 20}
+    async with make(cluster, handle, concurrency=1, **swift) as consumer:
+        await began.wait()
+        await until(lambda: set(consumer.health().queues.values()) == {QueueState.FULL})
+        later()
+        await consumer.member.client.heartbeat()  # its interval is half a minute
+        await until(lambda: consumer.health().ok)
+        assert set(consumer.health().queues.values()) == {QueueState.FULL}
+        go.set()
+        await until(lambda: set(consumer.health().queues.values()) == {QueueState.READING})
+        assert consumer.health().ok
 
 
 async def test_more_members_than_queues_are_busy(cluster: EmbeddedCluster) -> None:

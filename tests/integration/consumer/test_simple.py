@@ -21,6 +21,7 @@ from rocketpy.errors import (
     ClientClosed,
     MessageInvalid,
     ReceiptExpired,
+    RouteNotFound,
     TransportError,
     UsageError,
 )
@@ -80,6 +81,41 @@ async def test_a_broker_that_is_away_hides_no_other() -> None:
             found = await receive(consumer, 10)
             assert {message.queue.broker_name for message in found} == {"broker-b"}
             assert any("no messages of A from broker" in text for text in consumer.health().problems)
+
+
+@pytest.mark.parametrize("namespace", ["", "tenant"])
+async def test_a_consumer_that_receives_is_healthy(
+    cluster: EmbeddedCluster, later: Callable[[], None], namespace: str
+) -> None:
+    """An orchestrator would restart each worker after a minute, or would not see that a topic is missing."""
+    client = ClientConfig(namespace=namespace)
+    async with (
+        AdminClient(cluster.namesrv_address, client=client) as admin,
+        make(cluster, "A", "B", namespace=namespace) as consumer,
+    ):
+        await admin.create_topic("A", 1)
+        async with asyncio.timeout(LIMIT_S):
+            while consumer.health().problems != ("topic B has no route",):
+                assert await consumer.receive(1, MINUTE, timedelta(0)) == []
+        await admin.create_topic("B", 1)
+        async with asyncio.timeout(LIMIT_S):
+            while consumer.health().problems:
+                assert await consumer.receive(1, MINUTE, timedelta(0)) == []
+        later()
+        await consumer.member.client.heartbeat()  # its interval is half a minute
+        assert consumer.health().problems == ()
+        assert await consumer.receive(1, MINUTE, timedelta(0)) == []
+        assert consumer.health().problems == ()
+
+
+async def test_a_topic_that_is_not_subscribed_any_more_is_no_problem(cluster: EmbeddedCluster) -> None:
+    """It would be reported until the next call, which may be hours later."""
+    async with make(cluster, "Missing") as consumer:
+        with pytest.raises(RouteNotFound):
+            await consumer.receive(1, MINUTE, timedelta(0))
+        assert consumer.health().problems == ("topic Missing has no route",)
+        consumer.unsubscribe("Missing")
+        assert consumer.health().ok
 
 
 async def test_all_messages_of_a_response_are_decompressed(cluster: EmbeddedCluster) -> None:
