@@ -38,6 +38,10 @@ class Inbox(Generic[T]):
                         pass
             return item
 
+    def is_empty(self) -> bool:
+        """Return whether no item waits."""
+        return not self._items
+
     def take(self, wanted: Callable[[T], bool]) -> list[T]:
         """Remove and return the items that match."""
         with self._changed:

@@ -99,8 +99,9 @@ class Receiver:
         self._invisible = timedelta(seconds=settings.visibility_timeout_s)
         self._tasks = Tasks("kombu connection")
         self._held: dict[str, Unacknowledged] = {}
-        self._readers: dict[tuple[Window, str], asyncio.Event] = {}
-        self._reading: list[asyncio.Task[None]] = []
+        self._readers: dict[tuple[Window, str], asyncio.Task[None]] = {}
+        self._is_waited_for = False
+        """Whether the application waits for a message."""
         self._acknowledged: list[Unacknowledged] = []
         self._settling: set[asyncio.Task[None]] = set()
         self._is_extending = False
@@ -114,19 +115,19 @@ class Receiver:
             return
         self._extend_from_now_on()
         window.readers += 1
-        stopped = self._readers[window, queue] = asyncio.Event()
-        self._reading = [task for task in self._reading if not task.done()]
-        self._reading.append(
-            self._tasks.spawn(self._read(queue, consumer, window, stopped), f"read queue {queue}")
+        self._readers[window, queue] = self._tasks.spawn(
+            self._read(queue, consumer, window), f"read queue {queue}"
         )
+        if self._is_waited_for:
+            window.wait_for_one()
 
     async def cancel(self, queue: str, window: Window) -> None:
         """Stop to receive, and release the messages that kombu does not have yet."""
-        stopped = self._readers.pop((window, queue), None)
-        if stopped is None:
+        reading = self._readers.pop((window, queue), None)
+        if reading is None:
             return
-        stopped.set()
-        window.readers -= 1
+        window.end_reader()
+        await self._tasks.cancel(reading)
         waiting = self.inbox.take(
             lambda one: one.queue == queue and one.held is not None and one.held.window is window
         )
@@ -161,22 +162,19 @@ class Receiver:
             interval_s = self._settings.visibility_timeout_s / _EXTENSIONS_PER_TIMEOUT
             self._tasks.every(interval_s, self._extend_all, "extend the messages of a kombu connection")
 
-    async def _read(
-        self, queue: str, consumer: SimpleConsumer, window: Window, stopped: asyncio.Event
-    ) -> None:
+    async def _read(self, queue: str, consumer: SimpleConsumer, window: Window) -> None:
         failures = 0
-        while not stopped.is_set():
+        while True:
             count = await window.reserve()
             wait_s = self._settings.wait_time_s
             if window.readers > 1:
                 wait_s = min(wait_s, _SHARED_WAIT_S)
             messages: list[MessageExt] = []
             try:
-                if not stopped.is_set():
-                    received = await consumer.receive(
-                        count, invisible=self._invisible, wait=timedelta(seconds=wait_s)
-                    )
-                    messages = self._readable(consumer, received)
+                received = await consumer.receive(
+                    count, invisible=self._invisible, wait=timedelta(seconds=wait_s)
+                )
+                messages = self._readable(consumer, received)
                 failures = 0
             except RocketError as error:
                 log.warning("queue %s: no messages can be received, trying again: %s", queue, error)
@@ -184,7 +182,8 @@ class Receiver:
                 failures += 1
             finally:
                 window.return_unused(count - len(messages))
-            self._arrived(queue, consumer, window, messages, stopped)
+            for message in messages:
+                self.inbox.put(self._hold(queue, consumer, message, window))
 
     def _readable(self, consumer: SimpleConsumer, messages: list[MessageExt]) -> list[MessageExt]:
         """Return the messages that were decoded. The others are logged, and become dead letters."""
@@ -200,21 +199,6 @@ class Receiver:
             if (error := message.decode_error) is not None:
                 await consumer._send_to_dead_letters(message, 0, describe(error))  # noqa: SLF001
 
-    def _arrived(
-        self,
-        queue: str,
-        consumer: SimpleConsumer,
-        window: Window,
-        messages: Iterable[MessageExt],
-        stopped: asyncio.Event,
-    ) -> None:
-        for message in messages:
-            arrival = self._hold(queue, consumer, message, window)
-            if stopped.is_set():
-                self.release_soon(arrival.tag)
-            else:
-                self.inbox.put(arrival)
-
     def _hold(
         self, queue: str, consumer: SimpleConsumer, message: MessageExt, window: Window | None
     ) -> Arrival:
@@ -224,6 +208,16 @@ class Receiver:
         return Arrival(queue, payload, held, envelope.expiry_ms(payload, message.born_timestamp))
 
     # -- what kombu does with messages ----------------------------------------------------------
+
+    def wait_for_one(self) -> None:
+        """Note that kombu waits for a message, unless one has arrived."""
+        if self.inbox.is_empty():
+            self._session.background.call_soon(self._wait_for_one)
+
+    def _wait_for_one(self) -> None:
+        self._is_waited_for = True
+        for window, _ in self._readers:
+            window.wait_for_one()
 
     def delivered(self, held: Unacknowledged) -> None:
         """Note that kombu has passed a message to the application."""
@@ -250,6 +244,7 @@ class Receiver:
     def _delivered(self, held: Unacknowledged) -> None:
         if not held.is_delivered:
             held.is_delivered = True
+            self._is_waited_for = False
             if held.window is not None:
                 held.window.delivered()
 
@@ -341,7 +336,6 @@ class Receiver:
         """Release what was not acknowledged, and receive nothing more."""
         for window, queue in list(self._readers):
             await self.cancel(queue, window)
-        await self._tasks.cancel(*self._reading)
         await self.release(list(self._held))
         if running := [task for task in self._settling if not task.done()]:
             await asyncio.wait(running, timeout=_CLOSE_S)

@@ -389,6 +389,7 @@ class Transport(virtual.Transport):
         """Deliver one message. Raises TimeoutError if none comes in time."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
+            self.receiver.wait_for_one()
             arrival = self.receiver.inbox.get(None if end is None else max(0.0, end - time.monotonic()))
             if arrival is None:
                 raise TimeoutError  # which is socket.timeout
@@ -398,6 +399,7 @@ class Transport(virtual.Transport):
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Deliver messages in the event loop of a Celery worker."""
         loop.add_reader(self.receiver.inbox.fileno(), self.on_readable, connection, loop)
+        self.receiver.wait_for_one()
 
     def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
         """Deliver no more messages there."""
@@ -407,6 +409,7 @@ class Transport(virtual.Transport):
         """Deliver one message. It is called again while others wait."""
         if (arrival := self.receiver.inbox.get(0)) is not None:
             self._pass_on(arrival)
+        self.receiver.wait_for_one()
 
     def _pass_on(self, arrival: Arrival) -> bool:
         """Deliver a message; return False if nobody wants it any more."""

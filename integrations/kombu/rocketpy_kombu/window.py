@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 _BUFFERED_MAX: Final = 64
-"""How many messages may wait for kombu without a prefetch count, or with a larger one."""
+"""The most messages that may wait for kombu without a prefetch count, or with a larger one."""
 _REQUEST_MAX: Final = 32
 """The most messages that RocketMQ delivers in one response."""
 
@@ -14,7 +14,9 @@ _REQUEST_MAX: Final = 32
 class Window:
     """Counts the messages of one channel. Used in the event loop only.
 
-    A channel that has reached its prefetch count requests no messages: other workers can have them.
+    A channel that has reached its prefetch count requests no messages: other workers can have them. Messages
+    that wait for kombu are released when the channel ends, which counts as a delivery. So only a channel that
+    has taken some reads others ahead.
     """
 
     def __init__(self) -> None:
@@ -23,12 +25,27 @@ class Window:
         self._prefetch = 0
         self._undelivered = 0
         self._unacknowledged = 0
+        self._is_waited_for = False
+        """Whether the application waits for a message."""
+        self._taken = 0
+        """How many messages the application has got since it began to consume, as far as that matters."""
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
 
     def set_prefetch(self, count: int) -> None:
         """Change the prefetch count; 0 for no limit."""
         self._prefetch = count
+        self._changed.set()
+
+    def end_reader(self) -> None:
+        """Note that the channel consumes a queue less."""
+        self.readers -= 1
+        if not self.readers:
+            self._taken = 0
+
+    def wait_for_one(self) -> None:
+        """Note that the application waits for a message of any queue."""
+        self._is_waited_for = True
         self._changed.set()
 
     async def reserve(self) -> int:
@@ -53,6 +70,8 @@ class Window:
         """Note that the application has a message, and will acknowledge it."""
         self._undelivered -= 1
         self._unacknowledged += 1
+        self._is_waited_for = False
+        self._taken = min(self._taken + 1, _BUFFERED_MAX + 1)
         self._changed.set()
 
     def settled(self) -> None:
@@ -61,7 +80,8 @@ class Window:
         self._changed.set()
 
     def _free(self) -> int:
-        buffer = _BUFFERED_MAX - self._undelivered
+        ahead = max(self._taken - 1, self.readers if self._is_waited_for else 0)
+        buffer = min(ahead, _BUFFERED_MAX) - self._undelivered
         if not self._prefetch:
             return buffer
         return min(buffer, self._prefetch - self._undelivered - self._unacknowledged)

@@ -209,6 +209,21 @@ def test_two_consumers_on_a_channel_end_separately(connect: Connect) -> None:
         assert sorted(later.get(timeout=LIMIT_S).payload for _ in range(6)) == list(range(6))
 
 
+def test_a_message_that_nobody_took_is_no_dead_letter(connect: Connect) -> None:
+    """A script that gets one message at each start would make dead letters of the others."""
+    connection = connect(visibility_timeout=3600)
+    with closing(connection.SimpleQueue("simple")) as queue:
+        for number in range(30):
+            queue.put(number)
+    got = []
+    for _ in range(30):
+        with closing(connection.SimpleQueue("simple")) as queue:
+            got.append(queue.get(timeout=LIMIT_S))
+            got[-1].ack()
+    assert sorted(message.payload for message in got) == list(range(30))
+    assert not any(message.delivery_info["redelivered"] for message in got)
+
+
 @pytest.mark.parametrize("kind", ["SimpleQueue", "SimpleBuffer"])
 def test_a_consumer_remains_when_another_one_on_its_channel_ends(connect: Connect, kind: str) -> None:
     """Its messages would be released without a handler again and again, until they are dead letters."""
@@ -477,11 +492,12 @@ def test_a_message_that_cannot_be_decoded_is_a_dead_letter(namesrv: str) -> None
         asyncio.run(raw_send(Place(namesrv), "jobs", bad_body("bad"), 0x1))
         assert queue(channel).get() is None
         wait_until(lambda: dead_letters(namesrv, "kombu-jobs") == 1)
-        consumed = Consumed(connection, queue, prefetch=1)
+        consumed = Consumed(connection, queue)
         asyncio.run(raw_send(Place(namesrv), "jobs", bad_body("bad"), 0x1))
-        wait_until(lambda: dead_letters(namesrv, "kombu-jobs") == 2)
         publish(connection, queue, "good")
         assert consumed.wait(1) == ["good"]
+        consumed.nothing_more()
+        wait_until(lambda: dead_letters(namesrv, "kombu-jobs") == 2)
 
 
 def test_a_broadcast_that_cannot_be_decoded_is_skipped(
