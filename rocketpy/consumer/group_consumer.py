@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+import threading
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -51,6 +52,8 @@ class GroupConsumer(ConsumerQueries):
         self._member: GroupMember | None = None
         self._subscriptions: dict[str, Expression] = {}
         self._closing: asyncio.Task[bool] | None = None
+        self.calling_thread: Callable[[], threading.Thread | None] = lambda: None
+        """The thread on whose behalf a method runs; `rocketpy.sync` sets it: several may use it."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.group!r})"

@@ -80,8 +80,6 @@ class LitePullConsumer(GroupConsumer):
         self._assigned: tuple[MessageQueue, ...] | None = None
         self._polling: set[Poller] = set()
         self._end_listeners: list[Callable[[], None]] = []
-        self.calling_thread: Callable[[], threading.Thread | None] = lambda: None
-        """The thread on whose behalf a method runs; `rocketpy.sync` sets it, as several threads may poll."""
 
     def _make_member(self, client: ClientInstance) -> GroupMember:
         member = GroupMember(
@@ -510,6 +508,9 @@ class _PollBuffer:
         self._finished.set()
 
     def in_progress(self) -> Sequence[object]:
+        return ()
+
+    def started(self) -> Sequence[object]:
         return ()
 
     async def close(self, timeout_s: float) -> Sequence[object]:

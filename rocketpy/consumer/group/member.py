@@ -557,8 +557,8 @@ class GroupMember:
         if puller is not None:
             puller.stop()
             puller.process_queue.drop()
-            if queue.queue_id == ANY_QUEUE and self.sharing is not None:
-                releasing = self.sharing.release_unstarted(self.consume_service, puller.process_queue)
+            if isinstance(puller, Popper) and self.sharing is not None and self.consume_service is not None:
+                releasing = self.sharing.release_revoked(self.consume_service, puller)
                 self.tasks.spawn(releasing, f"release messages of {queue.topic}")
             self.releases.begin(puller, self.consume_service, offset, waits=self.is_rebalanced)
 

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from rocketpy.consumer.config import MessageModel
 from rocketpy.consumer.fetch.puller import Puller
@@ -30,6 +30,13 @@ _LOCAL_RETRY_S: Final = 5.0
 """Pause before this member handles a message again that it could not send back. RocketMQ: 5000 ms, fixed."""
 
 
+class _SentBack(NamedTuple):
+    """Messages that are being sent back."""
+
+    puller: Puller
+    messages: list[MessageExt]
+
+
 @dataclass(eq=False)
 class ConcurrentConsumeService(HandlerService):
     """Hands messages to a runner, and sends failed ones back."""
@@ -37,7 +44,7 @@ class ConcurrentConsumeService(HandlerService):
     def __post_init__(self) -> None:
         super().__post_init__()
         config = self.config
-        self._sending_back: dict[asyncio.Task[None], Puller] = {}
+        self._sending_back: dict[asyncio.Task[None], _SentBack] = {}
         self._max_reconsume_times = (
             _DEFAULT_MAX_RECONSUME_TIMES if config.max_reconsume_times < 0 else config.max_reconsume_times
         )
@@ -55,12 +62,18 @@ class ConcurrentConsumeService(HandlerService):
     async def wait_released(self, puller: Puller) -> None:
         """Wait for the running calls of a queue, and for its messages that are sent back."""
         await self._runner.wait_ended(puller)
-        while tasks := {task for task, of in self._sending_back.items() if of is puller}:
+        while tasks := {task for task, each in self._sending_back.items() if each.puller is puller}:
             await asyncio.wait(tasks)
 
     def in_progress(self) -> Sequence[object]:
         """Return the messages that handlers work on."""
         return self._runner.in_progress()
+
+    def started(self) -> Sequence[object]:
+        """Return the messages that handlers work on, and those that are sent back; see `ConsumeService`."""
+        running = self._runner.in_progress()  # first: a thread may end its call now
+        self._runner.report()
+        return [*running, *(message for each in self._sending_back.values() for message in each.messages)]
 
     async def close(self, timeout_s: float) -> Sequence[object]:
         """Close the runner, and wait for messages that are sent back."""
@@ -138,7 +151,7 @@ class ConcurrentConsumeService(HandlerService):
         self, puller: Puller, messages: list[MessageExt], delay_level: int, reason: str | None
     ) -> None:
         task = self.tasks.spawn(self._send_all_back(puller, messages, delay_level, reason), "send back")
-        self._sending_back[task] = puller
+        self._sending_back[task] = _SentBack(puller, messages)
         task.add_done_callback(self._sending_back.pop)
 
     async def _send_all_back(

@@ -83,6 +83,10 @@ class OrderlyConsumeService(HandlerService):
         """Return the queues that handlers work on."""
         return [puller.process_queue.queue for puller in self._queue_tasks]
 
+    def started(self) -> Sequence[object]:
+        """Return the queues that handlers work on, or whose messages are sent back."""
+        return self.in_progress()
+
     def _ages_ms(self) -> Iterable[float]:
         now_ms = self.clock()
         return [now_ms - began_ms for began_ms in list(self._began_ms.values())]

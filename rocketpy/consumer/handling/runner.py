@@ -235,7 +235,7 @@ class HandlerRunner:
         self._tasks.cancel_soon(*late)
         if late:
             await asyncio.wait(late, timeout=1)
-        self._report()
+        self.report()
         return left
 
     def _start_workers(self) -> None:
@@ -258,7 +258,7 @@ class HandlerRunner:
         with self._lock:
             return sum([len(chunk.waiting) for chunk in self._chunks])
 
-    def _report(self) -> None:
+    def report(self) -> None:
         """Report the calls that have ended since the last report."""
         completed: list[CompletedCalls] = []
         for running in list(self._running):
@@ -397,7 +397,7 @@ class LoopRunner(HandlerRunner):
     def _end_iteration(self) -> None:
         """Report the calls of this iteration of the event loop, and start workers for the waiting ones."""
         self._ends_iteration = False
-        self._report()
+        self.report()
         self._start_workers()
 
 
@@ -440,7 +440,7 @@ class ThreadRunner(HandlerRunner):
         self._workers.discard(job)
         if not job.cancelled():
             self._tasks.run(job.result)  # an error fails the component
-        self._tasks.run(self._report)
+        self._tasks.run(self.report)
         self._start_workers()
 
     def _check_within(self, pause_s: float) -> None:
@@ -454,7 +454,7 @@ class ThreadRunner(HandlerRunner):
     def _check_jobs(self) -> None:
         """Report ended calls, and double the number of jobs if they began few of the waiting calls."""
         self._check = None
-        self._report()
+        self.report()
         waiting = self._count_waiting()
         begun, self._begun = self._submitted - waiting - self._begun, self._submitted - waiting
         if begun < _QUICK_CALLS * len(self._workers):
@@ -462,9 +462,9 @@ class ThreadRunner(HandlerRunner):
         can_grow = waiting and len(self._workers) < self._width
         self._check_within(_CHECK_S if can_grow else _COLLECT_S)
 
-    def _report(self) -> None:
+    def report(self) -> None:
         self._reports = False
-        super()._report()
+        super().report()
 
     # -- on threads ---------------------------------------------------------------------------
 
@@ -480,11 +480,13 @@ class ThreadRunner(HandlerRunner):
         adapter, (puller, waiting) = self._adapter, running.chunk
         call, copy_context, process_queue = adapter.function(), adapter.context.copy, puller.process_queue
         report_s = running.started_s + _TIME_SLICE_S
-        while not process_queue.dropped:  # hot path: runs for each message
+        while True:  # hot path: runs for each message
             try:
                 argument = running.argument = waiting.popleft()
             except IndexError:  # another thread has taken the last one
                 break
+            if process_queue.dropped or self._is_closing:
+                break  # checked after `argument` is set: the event loop takes the message for started, or not
             try:
                 context = copy_context()
                 returned = context.run(call, argument)
@@ -502,4 +504,4 @@ class ThreadRunner(HandlerRunner):
     def _report_soon(self) -> None:
         self._reports = True
         with contextlib.suppress(RuntimeError):  # the event loop ended before this handler
-            self._loop.call_soon_threadsafe(self._tasks.run, self._report, context=Context())
+            self._loop.call_soon_threadsafe(self._tasks.run, self.report, context=Context())

@@ -38,6 +38,12 @@ class ConsumeService(Protocol):
     def in_progress(self) -> Sequence[object]:
         """Return the messages, or queues, that handlers work on."""
 
+    def started(self) -> Sequence[object]:
+        """Return the messages, or queues, that handlers work on or that are sent back.
+
+        The messages of calls that have ended before are finished when it returns.
+        """
+
     async def close(self, timeout_s: float) -> Sequence[object]:
         """Begin no more calls and wait for running ones. Returns what unfinished handlers work on."""
 

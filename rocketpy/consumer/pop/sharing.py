@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from rocketpy.client.instance import ClientInstance
@@ -29,7 +29,7 @@ from rocketpy.consumer.handling.send_back import SendBack
 from rocketpy.consumer.handling.service import ConsumeService
 from rocketpy.consumer.pop.api import PopApi, PopSettings
 from rocketpy.consumer.pop.extender import Extender
-from rocketpy.errors import RocketError
+from rocketpy.errors import BrokerError, RocketError
 from rocketpy.hooks import SettleListener
 from rocketpy.message.decode import undecodable
 from rocketpy.message.message import MessageExt
@@ -64,6 +64,10 @@ class MessageSharing:
         self.extender: Final = Extender(self.api, client.config, tasks, config.invisible_ms)
         self._config = config
         self._tasks = tasks
+        self.answering: Final[set[str]] = set()
+        """The brokers that have answered their last pop. For others no place is taken before they answer
+        another request, and then one: a pop without an answer holds its places until its timeout, and all
+        brokers share them."""
         self._free = config.concurrency * config.batch_size
         self._wakeup = asyncio.Event()
         self._finished: list[MessageExt] = []
@@ -72,12 +76,12 @@ class MessageSharing:
         self._acks: set[asyncio.Task[None]] = set()
         self._limited_log = RateLimitedLog(log)
 
-    async def take_places(self) -> int:
-        """Wait for free places of handlers, and take them, at most as many as one pop may return."""
+    async def take_places(self, most: int) -> int:
+        """Wait for free places of handlers, and take them, at most `most`."""
         while self._free <= 0:
             self._wakeup.clear()
             await self._wakeup.wait()
-        taken = min(self._free, POP_MAX_MESSAGES)
+        taken = min(self._free, most)
         self._free -= taken
         return taken
 
@@ -102,8 +106,11 @@ class MessageSharing:
         self._ending.update(map(id, messages))
 
     def _acknowledge_finished(self) -> None:
-        messages, self._finished = self._finished, []
-        if messages:
+        finished, self._finished = self._finished, []
+        by_broker: dict[str, list[MessageExt]] = {}  # one may not respond
+        for message in finished:
+            by_broker.setdefault(message.queue.broker_name, []).append(message)
+        for messages in by_broker.values():
             task = self._tasks.spawn(self._acknowledge(messages), "acknowledge messages")
             self._acks.add(task)
             task.add_done_callback(self._acks.discard)
@@ -135,28 +142,36 @@ class MessageSharing:
 
     async def release(self, messages: Collection[MessageExt], delay_ms: int = 0) -> None:
         """Give messages back to the group, as well as that is possible."""
-        await self.extender.let_go(messages)
         await asyncio.gather(*(self._release_one(message, delay_ms) for message in messages))
 
     async def _release_one(self, message: MessageExt, delay_ms: int) -> None:
+        await self.extender.let_go([message])
         if message.receipt is None:
             return
         await self.api.try_to_release(message, delay_ms)
         message.receipt = None
 
-    async def release_unstarted(self, service: ConsumeService | None, *queues: ProcessQueue) -> None:
-        """Give back the messages that no handler works on: all, or those of revoked queues."""
-        working = service.in_progress() if service is not None else ()
-        busy = {id(each) for each in working if isinstance(each, MessageExt)}
-        busy_queues = {each for each in working if isinstance(each, MessageQueue)}
-        parts = [part for queue in queues if isinstance(queue, PopQueue) for part in queue.with_parts()]
-        chosen = [message for part in parts for message in part.unfinished()] if queues else self._held()
-        unstarted = [
-            message for message in chosen if id(message) not in busy and message.queue not in busy_queues
-        ]
+    async def release_unstarted(self, service: ConsumeService) -> None:
+        """Give back the messages that no handler has begun with."""
+        await self.release(_unstarted(service, self._held))
+
+    async def release_revoked(self, service: ConsumeService, popper: Popper) -> None:
+        """Give back the messages of a revoked queue: at once what waits, the rest if handlers leave it."""
+        poppers = [popper, *popper.popped.parts.values()]
+        unstarted = _unstarted(
+            service, lambda: [message for each in poppers for message in each.popped.unfinished()]
+        )
         await self.release(unstarted)
-        for part in parts:
-            part.finish(unstarted, part.consumed_ms)
+        for each in poppers:
+            each.popped.finish(unstarted, each.popped.consumed_ms)
+        await asyncio.gather(*(self._release_rest(service, each) for each in poppers))
+
+    async def _release_rest(self, service: ConsumeService, popper: Popper) -> None:
+        await service.wait_released(popper)
+        queue = popper.popped
+        rest = queue.unfinished()
+        await self.release(rest)
+        queue.finish(rest, queue.consumed_ms)
 
     def _held(self) -> list[MessageExt]:
         return [message for message in self.extender.held() if id(message) not in self._ending]
@@ -171,6 +186,14 @@ class MessageSharing:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self.release(held)
+
+
+def _unstarted(service: ConsumeService, messages: Callable[[], list[MessageExt]]) -> list[MessageExt]:
+    """Return those of the unfinished messages that no handler has begun with."""
+    started = service.started()  # first: it reports the calls that have ended, whose messages are finished
+    busy = {id(each) for each in started if isinstance(each, MessageExt)}
+    queues = {each for each in started if isinstance(each, MessageQueue)}
+    return [each for each in messages() if id(each) not in busy and each.queue not in queues]
 
 
 class PopQueue(ProcessQueue):
@@ -228,12 +251,8 @@ class PopQueue(ProcessQueue):
         """Return the messages, without those of its parts."""
         return list(self._kept.values())
 
-    def with_parts(self) -> list[PopQueue]:
-        """Return it and its parts."""
-        return [self, *(part.popped for part in self.parts.values())]
-
     def drop(self) -> None:
-        """Mark as revoked. `MessageSharing.release_unstarted` gives back what no handler works on."""
+        """Mark as revoked. `MessageSharing.release_revoked` gives back what is not done."""
         super().drop()
         for part in self.parts.values():
             part.process_queue.drop()
@@ -258,37 +277,53 @@ class Popper(Puller):
         """Whether it waits for the end of a pause, or for places of handlers."""
         return self._is_taking or super().is_waiting
 
-    async def _take_places(self) -> int:
+    async def _take_places(self, most: int) -> int:
         """Take places of handlers, see `MessageSharing.take_places`. The wait is no lack of progress."""
         began_ms = self._context.client.now_ms()
         self._is_taking = True
         try:
-            return await self._sharing.take_places()
+            return await self._sharing.take_places(most)
         finally:
             self._is_taking = False
             self.progress.since_ms += self._context.client.now_ms() - began_ms
 
     async def _pull_once(self) -> Sequence[MessageExt]:
         """Pop once; wait for a message if there is none."""
+        try:
+            return await self._pop_once()
+        except BrokerError:
+            raise
+        except RocketError:
+            self._sharing.answering.discard(self.process_queue.queue.broker_name)
+            raise
+
+    async def _pop_once(self) -> Sequence[MessageExt]:
         queue, context, sharing = self.process_queue.queue, self._context, self._sharing
-        settings = sharing.settings(context, queue.topic)
+        topic, name = queue.topic, queue.broker_name
+        settings = sharing.settings(context, topic)
         if settings is None:
             await self._wait()
             return ()
-        places = await self._take_places()
+        is_answering = name in sharing.answering
+        if not is_answering:
+            await sharing.api.wait_for_message(topic, name, 0)
+        places = await self._take_places(POP_MAX_MESSAGES if is_answering else 1)
         messages: list[MessageExt] = []
         began_ms = context.client.now_ms()
         try:
-            if not self.is_paused and not self.process_queue.dropped:
-                messages = await sharing.api.pop(queue.topic, queue.broker_name, settings, places, 0)
+            is_silent_now = is_answering and name not in sharing.answering  # another topic has found out
+            if self.is_paused or self.process_queue.dropped or is_silent_now:
+                return ()
+            messages = await sharing.api.pop(topic, name, settings, places, 0)
         finally:
             sharing.free_places(places - len(messages))
+        sharing.answering.add(name)
         ended_ms = context.client.now_ms()
         self.process_queue.pulled_ms = int(began_ms)
         self.progress.succeeded(ended_ms)
         if messages:
             self._announced_pause_s = 0.0
-            context.record_pull(queue.topic, len(messages), ended_ms - began_ms)
+            context.record_pull(topic, len(messages), ended_ms - began_ms)
             self._deliver(messages, in_order=settings.order)
         elif not self.is_paused:
             await self._wait_for_message(queue)

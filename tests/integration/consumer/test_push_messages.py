@@ -29,10 +29,11 @@ from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import RequestMode, SetMessageRequestModeRequestBody
 from rocketpy.protocol.codes import RequestCode
 from rocketpy_broker.embedded import EmbeddedCluster
+from tests.integration.consumer.silent import silent_brokers
 from tests.integration.pop_cases import FIRST, SECOND, ServersInThread, receive, send
 from tests.integration.raw_client import RawClient
 from tests.integration.sdk_groups import SETTINGS
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 
 def make(cluster: EmbeddedCluster, handler: Handler | None, *, name: str = "", **config: Any) -> PushConsumer:
@@ -276,6 +277,134 @@ async def test_an_unsubscribed_topic_gives_its_messages_back(cluster: EmbeddedCl
         may_end.set()
         await until(lambda: len(started) == 4)
         assert await other.receive(1, 60 * SECOND, 3 * SECOND) == []
+
+
+async def popped_together(consumer: PushConsumer, cluster: EmbeddedCluster, *texts: str) -> None:
+    """Send messages to a consumer that has had some, and is idle; it pops them at once."""
+    consumer.pause()
+    await until(lambda: all(one.is_waiting for one in consumer.member.pullers.values()))
+    await send(cluster.namesrv_address, "T", *texts)
+    consumer.resume()
+
+
+@pytest.mark.parametrize("ends_by", ["close", "unsubscribe"])
+async def test_what_was_handled_is_not_given_back(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, ends_by: str
+) -> None:
+    """A call that has just ended would count as not begun: its message came again, after a clean close."""
+    for name in ("_CHECK_S", "_COLLECT_S", "_TIME_SLICE_S"):  # nothing reports calls before the end
+        monkeypatch.setattr(f"rocketpy.consumer.handling.runner.{name}", LIMIT_S)
+    monkeypatch.setattr("rocketpy.consumer.pop.sharing._WAIT_MS", 200)
+    loop, may_end = asyncio.get_running_loop(), threading.Event()
+    handled: list[bytes] = []
+    is_blocked = asyncio.Event()
+
+    def handle(message: MessageExt) -> None:
+        handled.append(message.body)
+        if len(handled) == 3:
+            loop.call_soon_threadsafe(is_blocked.set)
+            may_end.wait(LIMIT_S)
+
+    consumer = make(cluster, handle, concurrency=3, invisible_ms=600_000)
+    await consumer.start()
+    try:
+        await send(cluster.namesrv_address, "T", "first")
+        await until(lambda: handled)
+        await popped_together(consumer, cluster, *"abc")
+        await is_blocked.wait()
+        if ends_by == "unsubscribe":
+            consumer.unsubscribe("T")
+        closing = asyncio.ensure_future(consumer.close() if ends_by == "close" else asyncio.sleep(0))
+        config = ClientConfig(instance_name="other")
+        async with SimpleConsumer("g", cluster.namesrv_address, config=FIRST, client=config) as other:
+            other.subscribe("T")
+            given_back = [message.body for message in await receive(other, 1)]
+            may_end.set()
+            await closing
+            given_back += [one.body for one in await other.receive(32, 60 * SECOND, 3 * SECOND)]
+        assert sorted([*handled, *given_back]) == [b"a", b"b", b"c", b"first"]
+    finally:
+        may_end.set()
+        await consumer.close()
+
+
+async def test_what_becomes_a_dead_letter_is_not_given_back() -> None:
+    """A message whose topic is revoked meanwhile would come again, and be a dead letter as well."""
+    started: list[bytes] = []
+    may_fail, may_end = asyncio.Event(), asyncio.Event()
+
+    async def handle(messages: list[MessageExt]) -> None:
+        started.extend(message.body for message in messages)
+        if messages[0].body == b"poison":
+            await may_fail.wait()
+            raise ZeroDivisionError
+        await may_end.wait()
+
+    settings = PushConfig(
+        sharing=Sharing.MESSAGES,
+        consume_from=ConsumeFrom.FIRST_OFFSET,
+        concurrency=1,
+        batch_size=3,
+        max_reconsume_times=0,
+    )
+    async with silent_brokers() as (cluster, (silent,)):
+        consumer = PushConsumer("g", cluster.namesrv_address, batch_handler=handle, config=settings)
+        consumer.subscribe("T")
+        config = ClientConfig(instance_name="other")
+        async with (
+            SimpleConsumer("g", cluster.namesrv_address, config=FIRST, client=config) as other,
+            consumer,
+        ):
+            pullers = consumer.member.pullers
+            for count, text in enumerate(("poison", "job", "waits"), 1):
+                await send(cluster.namesrv_address, "T", text)
+                await until(lambda: sum(one.process_queue.count for one in pullers.values()) == count)  # noqa: B023
+            silent.codes = {RequestCode.SEND_MESSAGE_V2}
+            before = silent.counts[RequestCode.SEND_MESSAGE_V2]
+            may_fail.set()
+            await until(lambda: silent.counts[RequestCode.SEND_MESSAGE_V2] > before)
+            await until(lambda: b"job" in started)
+            consumer.unsubscribe("T")
+            other.subscribe("T")
+            assert [message.body for message in await receive(other, 1)] == [b"waits"]
+            assert await other.receive(1, 60 * SECOND, 2 * SECOND) == []
+            may_end.set()
+
+
+async def test_a_queue_in_order_goes_on_at_another_member(cluster: EmbeddedCluster) -> None:
+    """Messages behind a running handler were kept after the revoke: the queue was blocked for the group."""
+    async with AdminClient(cluster.namesrv_address) as admin:
+        await admin.create_topic("Ordered", 1)
+    started: list[bytes] = []
+    may_end = asyncio.Event()
+
+    async def handle(message: MessageExt) -> None:
+        started.append(message.body)
+        await may_end.wait()
+
+    await send(cluster.namesrv_address, "Ordered", *"abc")
+    consumer = make(cluster, handle, orderly=True, invisible_ms=600_000)
+    async with consumer:
+        sharing = consumer.member.sharing
+        assert sharing is not None
+        await until(lambda: sharing.answering)  # the next pop gets all messages
+        consumer.subscribe("Ordered")
+        await until(lambda: started)
+        assert len(sharing.extender.held()) == 3
+        consumer.unsubscribe("Ordered")
+        await until(lambda: "Ordered" not in {queue.topic for queue in consumer.assignment})
+        may_end.set()
+        handled: list[bytes] = []
+
+        async def take_over(message: MessageExt) -> None:
+            handled.append(message.body)
+
+        other = make(cluster, take_over, name="other", orderly=True)
+        other.unsubscribe("T")
+        other.subscribe("Ordered")
+        async with other:
+            await until(lambda: len(handled) == 2)
+        assert (started, handled) == ([b"a"], [b"b", b"c"])
 
 
 async def test_messages_are_popped_in_order(cluster: EmbeddedCluster) -> None:
