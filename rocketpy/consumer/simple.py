@@ -9,8 +9,10 @@ import asyncio
 import contextlib
 import logging
 import math
+import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Final, NamedTuple
 
@@ -30,14 +32,23 @@ from rocketpy.consumer.listeners import Observers
 from rocketpy.consumer.outcomes import HandlingResult
 from rocketpy.consumer.pop.api import PopApi, PopSettings
 from rocketpy.consumer.pop.extender import CLOSE_S, Extender
-from rocketpy.errors import AcksFailed, BrokerError, ClientClosed, ReceiptExpired, RocketError, UsageError
+from rocketpy.errors import (
+    AcksFailed,
+    BrokerError,
+    ClientClosed,
+    ReceiptExpired,
+    RequestTimeout,
+    RocketError,
+    TransportError,
+    UsageError,
+)
 from rocketpy.hooks import ReceiveListener
 from rocketpy.message.decode import log_undecodable
 from rocketpy.message.message import MessageExt, check_received
 from rocketpy.protocol.bodies import MessageQueue, TopicRouteData
 from rocketpy.protocol.headers import ANY_QUEUE, POP_MAX_MESSAGES
 from rocketpy.runtime.application import describe
-from rocketpy.runtime.rate_limited_log import RateLimitedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog, abbreviate
 from rocketpy.runtime.tasks import subtask
 from rocketpy.telemetry.plugin import TelemetryChoice
 
@@ -50,6 +61,12 @@ _POLL_MAX_MS: Final = 5000
 _PAUSE_MIN_S: Final = 0.05
 _PAUSE_MAX_S: Final = 1.0
 """Pause after all brokers failed, or had nothing after they announced a message; it doubles."""
+_SILENCE_MAX_S: Final = 10.0
+"""Longest pause after a pop without a response, before its broker is asked again: it may answer the rest."""
+_ANSWER_MS: Final = 1000
+"""How much longer than it may hold a request a broker has for its answer. Others are asked afterwards."""
+_RETRY_MAX_AGAIN_MS: Final = 5000
+"""Pause after the group's limit of deliveries could not be read."""
 _RETRY_MAX_MS: Final = 60_000
 """How long the group's limit of deliveries is cached."""
 _NO_LIMIT: Final = 2**31
@@ -61,6 +78,32 @@ class _Source(NamedTuple):
 
     topic: str
     broker_name: str
+
+
+class _Body:
+    """The body of a loop over a consumer, while it works on a message."""
+
+    __slots__ = ("is_left", "is_over", "message", "outer", "thread")
+
+    def __init__(self, message: MessageExt, thread: threading.Thread | None) -> None:
+        self.message: Final = message
+        self.thread: Final = thread
+        """The thread that runs a blocking loop; None for a task."""
+        outer = _current_body.get(None)
+        self.outer: Final = None if outer is None or outer.is_over else outer
+        """The body around this loop."""
+        self.is_left: bool = False
+        """Whether it has called `close`, which must not wait for it."""
+        self.is_over: bool = False
+
+    def is_working(self) -> bool:
+        """Return whether `close` has to wait for it: its message is not acknowledged or released yet."""
+        is_gone = self.thread is not None and not self.thread.is_alive()
+        return self.message.receipt is not None and not self.is_left and not is_gone
+
+
+_current_body: Final = ContextVar[_Body | None]("rocketpy loop body")
+"""The body that the current code belongs to: a task that a body starts has it, too."""
 
 
 class SimpleConsumer(GroupConsumer):
@@ -84,7 +127,8 @@ class SimpleConsumer(GroupConsumer):
             ...
 
     If the loop is left by an exception or by ``break``, its current message is released. To keep what a
-    ``break`` has finished, acknowledge it before.
+    ``break`` has finished, acknowledge it before. `close` waits up to `MemberConfig.close_timeout_ms` for the
+    bodies of loops in other tasks, and then releases their messages; a body that calls it leaves its loop.
 
     Messages may be received twice: handlers should be idempotent. A message that cannot be decoded has its
     raw body and `MessageExt.decode_error`; iteration sends it to the dead-letter topic.
@@ -123,10 +167,18 @@ class SimpleConsumer(GroupConsumer):
         self._limited_log = RateLimitedLog(log)
         self._last: _Source | None = None
         """Where the last messages came from; the next call begins with the next source."""
-        self._failed: dict[_Source, str] = {}
         self._unrouted: dict[str, str] = {}
         """Topics whose last look-up has failed, and why."""
+        self._failed: dict[_Source, RocketError] = {}
+        self._silent: dict[str, asyncio.Task[None]] = {}
+        """The brokers that did not respond; no call waits for them. The task ends when its broker answers."""
+        self._silences_s: dict[str, float] = {}
+        """By broker name: the last pause before it was asked again. It doubles until a pop succeeds."""
         self._sources_of: dict[str, tuple[TopicRouteData, tuple[_Source, ...]]] = {}
+        self._bodies: set[_Body] = set()
+        self._body_ended = asyncio.Event()
+        self._settles = True
+        """Whether messages can be acknowledged and released: also while `close` waits for bodies."""
         self._retry_max: dict[str, tuple[int, float]] = {}
         """By broker name: the group's limit, and until when it is valid."""
 
@@ -147,13 +199,45 @@ class SimpleConsumer(GroupConsumer):
         self._extender = Extender(self._api, client.config, member.tasks, self.config.extend_ms)
         return member
 
+    def _is_in_handler(self) -> bool:
+        """Let `close` not wait for the bodies that call it; they wait for it."""
+        bodies: Iterable[_Body] = self._bodies
+        if (thread := self.calling_thread()) is not None:
+            bodies = [body for body in bodies if body.thread is thread]
+        else:
+            own, body = set[_Body](), _current_body.get(None)
+            while body is not None:
+                own.add(body)
+                body = body.outer
+            bodies = own & self._bodies
+        for body in bodies:
+            body.is_left = True
+        self._body_ended.set()
+        return False
+
+    async def _wait_for_bodies(self) -> bool:
+        """Wait for the bodies of loops, which keep their messages meanwhile; return whether all ended."""
+        await asyncio.sleep(0)  # for loops that were left right before
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.config.close_timeout_ms / 1000):
+                while any(body.is_working() for body in self._bodies):
+                    self._body_ended.clear()
+                    await self._body_ended.wait()
+        left = [body.message for body in self._bodies if body.is_working()]
+        if left:
+            text = "consumer %s closed while loops worked on %s; these messages are redelivered"
+            log.warning(text, self.group, abbreviate(left))
+        return not left
+
     async def _close(self, client: ClientInstance, member: GroupMember) -> bool:
+        is_in_time = await self._wait_for_bodies()
+        self._settles = False
         held = self._extender.held()
         await self._extender.close()
         with contextlib.suppress(TimeoutError):  # otherwise they come again after their invisible time
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.gather(*(self._release_quietly(message) for message in held))
-        return await super()._close(client, member)
+        return await super()._close(client, member) and is_in_time
 
     def _make_consume_service(self, member: GroupMember) -> ConsumeService | None:
         return None
@@ -189,8 +273,8 @@ class SimpleConsumer(GroupConsumer):
     def _problems(self, member: GroupMember) -> list[str]:
         unrouted = [text for topic, text in self._unrouted.items() if topic in member.subscriptions]
         failed = [
-            f"no messages of {unwrap(member.namespace, topic)} from broker {name}: {problem}"
-            for (topic, name), problem in self._failed.items()
+            f"no messages of {unwrap(member.namespace, topic)} from broker {name}: {error}"
+            for (topic, name), error in self._failed.items()
             if topic in member.subscriptions
         ]
         return [*member.problems(), *unrouted, *failed]
@@ -212,7 +296,8 @@ class SimpleConsumer(GroupConsumer):
         Args:
             max_messages: Maximum number of messages, 1 to 32.
             invisible: How long other members do not get them, from now on. At most 3 days.
-            wait: How long to wait for a message if there is none.
+            wait: How long to wait for a message if there is none. While a broker does not respond, the call
+                may take a second longer, and others are asked meanwhile.
 
         Returns:
             The messages, each with a `MessageExt.receipt`; an empty list if none came in time.
@@ -229,37 +314,46 @@ class SimpleConsumer(GroupConsumer):
         invisible_ms = _milliseconds("invisible", invisible, 1)
         client = self._running_client()
         end_ms = client.now_ms() + _milliseconds("wait", wait, 0)
+
+        def left_ms() -> int:
+            return int(min(max(0, end_ms - client.now_ms()), _POLL_MAX_MS))
+
         pause_s = _PAUSE_MIN_S
         while True:
             sources, error = await self._all_sources()
-            is_only = len(sources) == 1
-            left_ms = int(min(max(0, end_ms - client.now_ms()), _POLL_MAX_MS))
-            failed = 0
+            is_only, answers, began_ms = len(sources) == 1, 0, client.now_ms()
             for source in self._in_turn(sources):
-                try:
-                    messages = await self._pop(source, max_messages, invisible_ms, left_ms if is_only else 0)
-                except RocketError as raised:
-                    failed, error = failed + 1, self._record_failure(source, raised)
+                if source.broker_name in self._silent:
+                    error = self._error_of(source.broker_name) or error
                     continue
+                poll_ms = left_ms() if is_only else 0
+                try:
+                    messages = await self._pop(source, max_messages, invisible_ms, poll_ms, left_ms())
+                except RocketError as raised:
+                    error = self._record_failure(source, raised)
+                    continue
+                answers += 1
                 if messages:
+                    if self._closed:  # meanwhile
+                        self._api.release_soon(messages)
+                    self._running_client()
                     self._last = source
                     return messages
-            left_ms = int(min(max(0, end_ms - client.now_ms()), _POLL_MAX_MS))
-            if left_ms <= 0:
-                if error is not None and failed == len(sources):
+            if left_ms() <= 0:
+                if error is not None and not answers:
                     raise error
                 return []
-            if failed == len(sources):
-                await asyncio.sleep(min(pause_s, left_ms / 1000))
+            if not answers:
+                await self._wait_for_any((), min(int(pause_s * 1000), left_ms()))
+            elif not is_only:  # else its broker has held the pop
+                asked = [source for source in sources if source.broker_name not in self._silent]
+                await self._wait_for_any(asked, left_ms())
+            if answers and client.now_ms() - began_ms >= pause_s * 1000:
+                pause_s = _PAUSE_MIN_S
+            else:
+                if answers:
+                    await asyncio.sleep(min(pause_s, left_ms() / 1000))
                 pause_s = min(2 * pause_s, _PAUSE_MAX_S)
-            elif not is_only:
-                began_ms = client.now_ms()
-                await self._wait_for_any(sources, left_ms)
-                if client.now_ms() - began_ms < pause_s * 1000:
-                    await asyncio.sleep(min(pause_s, left_ms / 1000))
-                    pause_s = min(2 * pause_s, _PAUSE_MAX_S)
-                else:
-                    pause_s = _PAUSE_MIN_S
 
     async def _all_sources(self) -> tuple[list[_Source], RocketError | None]:
         """Return all brokers of all topics, and the last error of a look-up."""
@@ -277,6 +371,8 @@ class SimpleConsumer(GroupConsumer):
                 self._unrouted[topic] = no_route(unwrap(self.member.namespace, topic), raised)
         for source in self._failed.keys() - set(found):
             del self._failed[source]
+        for name in self._silent.keys() - {source.broker_name for source in found}:
+            self.member.tasks.cancel_soon(self._silent[name])
         return found, error
 
     async def _find_sources(self, topic: str) -> tuple[_Source, ...]:
@@ -295,8 +391,9 @@ class SimpleConsumer(GroupConsumer):
         return [*sources[at:], *sources[:at]]
 
     async def _pop(
-        self, source: _Source, max_messages: int, invisible_ms: int, poll_ms: int
+        self, source: _Source, max_messages: int, invisible_ms: int, poll_ms: int, left_ms: int
     ) -> list[MessageExt]:
+        """Pop from a broker. left_ms: how long the caller waits; the answer may take `_ANSWER_MS` longer."""
         subscription = self.member.subscriptions.get(source.topic)
         if subscription is None:
             return []
@@ -304,12 +401,19 @@ class SimpleConsumer(GroupConsumer):
         queue = MessageQueue(source.topic, source.broker_name, ANY_QUEUE)
         on_pull, started_ns = self._observers.on_pull, time.time_ns()
         try:
-            messages = await self._api.pop(*source, settings, max_messages, poll_ms)
+            async with asyncio.timeout((left_ms + _ANSWER_MS) / 1000):
+                messages = await self._api.pop(*source, settings, max_messages, poll_ms)
+        except TimeoutError:
+            text = f"broker {source.broker_name} has not responded within {left_ms + _ANSWER_MS} ms"
+            late = RequestTimeout(text)
+            on_pull(queue, started_ns, late)
+            raise late from None
         except RocketError as error:
             on_pull(queue, started_ns, error)
             raise
         on_pull(queue, started_ns, messages)
         self._failed.pop(source, None)
+        self._silences_s.pop(source.broker_name, None)
         if not messages:
             return messages
         self.member.undecodable += log_undecodable(messages, log)
@@ -329,13 +433,15 @@ class SimpleConsumer(GroupConsumer):
         limit, until_ms = self._retry_max.get(source.broker_name, (_NO_LIMIT, 0.0))
         now_ms = self._api.client.now_ms()
         if now_ms >= until_ms:
+            valid_ms = _RETRY_MAX_MS
             try:
-                limit = await self._api.retry_max(*source)
+                async with asyncio.timeout(_ANSWER_MS / 1000):  # the invisible time runs
+                    limit = await self._api.retry_max(*source)
             except BrokerError as error:  # such as a lack of rights: asking again soon does not help
                 log.debug("the limit of deliveries of group %s is not known: %s", self.group, error)
-            except RocketError:
-                return limit
-            self._retry_max[source.broker_name] = limit, now_ms + _RETRY_MAX_MS
+            except (RocketError, TimeoutError):
+                valid_ms = _RETRY_MAX_AGAIN_MS
+            self._retry_max[source.broker_name] = limit, now_ms + valid_ms
         return limit
 
     async def _is_given_up(self, message: MessageExt, limit: int) -> bool:
@@ -363,18 +469,47 @@ class SimpleConsumer(GroupConsumer):
 
     def _record_failure(self, source: _Source, error: RocketError) -> RocketError:
         """Log an error of a broker; raise it again if no repetition can help."""
-        self._failed[source] = str(error)
+        self._failed[source] = error
         if is_lasting(error):
             raise error
+        name = source.broker_name
+        if isinstance(error, TransportError) and name not in self._silent:
+            pause_s = self._silences_s.get(name, _PAUSE_MIN_S)
+            self._silences_s[name] = min(2 * pause_s, _SILENCE_MAX_S)
+            spawn = self.member.tasks.spawn  # raises ClientClosed
+            self._silent[name] = spawn(self._ask_again(source, pause_s), f"ask broker {name} again")
         text = "consumer %s received nothing from broker %s: %s"
-        self._limited_log.info(str(source), text, self.group, source.broker_name, error)
+        self._limited_log.info(str(source), text, self.group, name, error)
         return error
 
-    async def _wait_for_any(self, sources: Sequence[_Source], poll_ms: int) -> None:
-        """Wait until one of the brokers has a message, or the time is over."""
-        waits = [subtask(self._wait_for(source, poll_ms), f"wait for {source}") for source in sources]
+    def _error_of(self, broker_name: str) -> RocketError | None:
+        return next(
+            (error for source, error in self._failed.items() if source.broker_name == broker_name), None
+        )
+
+    async def _ask_again(self, source: _Source, pause_s: float) -> None:
+        """Ask a broker that did not respond until it answers, so that no call waits for it meanwhile."""
         try:
-            await asyncio.wait(waits, timeout=poll_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
+            while True:
+                await asyncio.sleep(pause_s)
+                try:
+                    await self._api.wait_for_message(*source, 0)
+                except TransportError as error:
+                    self._failed[source] = error
+                except RocketError:
+                    break  # the next call raises it
+                else:
+                    break
+                pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+        finally:
+            del self._silent[source.broker_name]
+
+    async def _wait_for_any(self, sources: Sequence[_Source], poll_ms: int) -> None:
+        """Wait until one of the brokers has a message, a silent one answers, or the time is over."""
+        waits = [subtask(self._wait_for(source, poll_ms), f"wait for {source}") for source in sources]
+        waits.append(subtask(asyncio.sleep(poll_ms / 1000), "end of the wait"))
+        try:
+            await asyncio.wait([*waits, *self._silent.values()], return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
@@ -405,13 +540,21 @@ class SimpleConsumer(GroupConsumer):
                     await self._send_to_dead_letters(message, 0, describe(message.decode_error))
                     continue
                 self._extender.hold([message])
+                body = _Body(message, self.calling_thread())
+                self._bodies.add(body)
+                _current_body.set(body)
                 try:
                     yield message
+                    await self._acknowledge_quietly(message)
                 except GeneratorExit:  # the loop was left
                     await self._extender.let_go([message])
                     await self._release_quietly(message)
                     raise
-                await self._acknowledge_quietly(message)
+                finally:
+                    body.is_over = True
+                    self._bodies.discard(body)
+                    self._body_ended.set()
+                    _current_body.set(body.outer)
 
     async def _acknowledge_quietly(self, message: MessageExt) -> None:
         """Acknowledge a message that was worked on, unless the application did; log an error."""
@@ -431,6 +574,14 @@ class SimpleConsumer(GroupConsumer):
 
     # -- ends of a delivery -------------------------------------------------------------------
 
+    async def _let_go(self, messages: Sequence[MessageExt]) -> None:
+        """Extend messages no longer, since the application ends or extends them. Raises ClientClosed."""
+        if self._client is not None and self._closing is not None and self._settles:
+            self._client.check_loop()
+        else:
+            self._running_client()
+        await self._extender.let_go(messages)
+
     async def ack(self, message: MessageExt) -> None:
         """Acknowledge a message: no member gets it again.
 
@@ -442,9 +593,9 @@ class SimpleConsumer(GroupConsumer):
                 acknowledged or released before.
             TransportError, BrokerError: The broker did not respond, or rejected it. Repeat the call.
         """
-        self._running_client()
-        await self._extender.let_go([check_received(message)])
+        await self._let_go([check_received(message)])
         await self._api.ack(message)
+        self._body_ended.set()
 
     async def ack_many(self, messages: Iterable[MessageExt]) -> None:
         """Acknowledge messages together, with one request for each broker.
@@ -452,10 +603,10 @@ class SimpleConsumer(GroupConsumer):
         Raises:
             AcksFailed: Some are not acknowledged; `failed` has the error of each, as for `ack`.
         """
-        self._running_client()
         chosen = [check_received(message) for message in messages]
-        await self._extender.let_go(chosen)
+        await self._let_go(chosen)
         errors = await self._api.ack_many(chosen)
+        self._body_ended.set()
         if errors:
             raise AcksFailed([(chosen[index], errors[index]) for index in sorted(errors)], len(chosen))
 
@@ -470,8 +621,7 @@ class SimpleConsumer(GroupConsumer):
             ReceiptExpired: As for `ack`.
             TransportError, BrokerError: The broker did not respond, or rejected it.
         """
-        self._running_client()
-        await self._extender.let_go([check_received(message)])
+        await self._let_go([check_received(message)])
         await self._api.change_invisible(message, _milliseconds("invisible", invisible, 1))
 
     async def release(self, message: MessageExt, delay: timedelta = timedelta(0)) -> None:
@@ -485,10 +635,10 @@ class SimpleConsumer(GroupConsumer):
             ReceiptExpired: As for `ack`.
             TransportError, BrokerError: The broker did not respond, or rejected it.
         """
-        self._running_client()
-        await self._extender.let_go([check_received(message)])
+        await self._let_go([check_received(message)])
         await self._api.change_invisible(message, _milliseconds("delay", delay, 0))
         message.receipt = None
+        self._body_ended.set()
 
 
 def _milliseconds(name: str, value: object, least: int) -> int:

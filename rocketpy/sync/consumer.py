@@ -50,6 +50,9 @@ class SimpleConsumer(methods.SimpleConsumer):
     Several threads may receive at the same time.
     """
 
+    def _prepare(self) -> None:
+        self._inner.calling_thread = calling_thread
+
     def __iter__(self) -> Iterator[MessageExt]:
         """Yield messages until the consumer is closed; each is acknowledged with the next step."""
         return self._iterate(self._inner.__aiter__())
