@@ -94,7 +94,8 @@ class MemberConfig:
     pull_timeout_ms: int = 30_000
     """Timeout of a pull. RocketMQ: 30000, fixed."""
     close_timeout_ms: int = 10_000
-    """How long `close` waits for running handlers. RocketMQ: none, it does not wait."""
+    """How long `close` waits for running handlers, and for the bodies of a `SimpleConsumer`'s loops.
+    RocketMQ: none, it does not wait."""
     offset_directory: Path | None = None
     """Directory of the offset files when broadcasting; None: ``~/.rocketmq_offsets``.
     RocketMQ: the system property rocketmq.client.localOffsetStoreDir."""
