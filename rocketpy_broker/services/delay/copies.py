@@ -26,17 +26,18 @@ def find_stored(store: MessageStore, topic: str, unique_id: str, after: int = -1
                 yield decode(data, check_crc=False)
 
 
-def has_copy(store: MessageStore, record: Record, topic: str, queue_id: int) -> bool:
-    """Whether the key index finds a copy of a record, for this queue, behind it in the log.
+def has_copy(store: MessageStore, record: Record, topic: str) -> bool:
+    """Whether the key index finds a copy of a record, in any queue of this topic, behind it in the log.
 
-    False for a record without a unique id, and if the index is switched off.
+    The queue may have changed: a topic that lost queues has the copy in another one. False for a record
+    without a unique id, and if the index is switched off.
     """
     unique_id = find(record.properties, _UNIQ_KEY)
     if unique_id is None:
         return False
-    wanted = topic, queue_id, *_identity(record)
+    wanted = topic, *_identity(record)
     found = find_stored(store, topic, unique_id.decode("utf-8", "replace"), record.physical_offset)
-    return any(wanted == (copy.topic, copy.queue_id, *_identity(copy)) for copy in found)
+    return any(wanted == (copy.topic, *_identity(copy)) for copy in found)
 
 
 def _identity(record: Record) -> tuple[bytes | None, bytes | None, int, int]:

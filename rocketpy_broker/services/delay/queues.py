@@ -140,7 +140,7 @@ class DelayQueues:
             return False
         record = decode(data, check_crc=False)
         try:
-            return has_copy(self._store, record, *real_queue(record.properties))
+            return has_copy(self._store, record, real_queue(record.properties)[0])
         except UsageError:
             return False
 

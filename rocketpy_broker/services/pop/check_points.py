@@ -462,7 +462,7 @@ class CheckPoints:
         copy = self._copy(point, record, group)
         if point.may_have_copies:
             counted = msgspec.structs.replace(record, reconsume_times=copy.reconsume_times)
-            if has_copy(self.store, counted, copy.topic, copy.queue_id):
+            if has_copy(self.store, counted, copy.topic):
                 return None
         return copy
 

@@ -7,6 +7,7 @@ Source: TimerMessageStore of RocketMQ 5.3.3.
 
 from __future__ import annotations
 
+import heapq
 import logging
 from array import array
 from collections import Counter
@@ -53,6 +54,8 @@ WINDOW_SLOTS_MAX: Final = WHEEL_SLOTS // 2 - 60
 """Longest time in slots that a message waits before it rolls."""
 _READ_UNITS: Final = 256
 """Consume queue entries read together."""
+_NOT_READABLE_YET_MS: Final = 10
+"""When to look again for messages that are not flushed, acknowledged or committed yet."""
 _WALK_UNITS: Final = 5000
 """Units of a slot that one call reads, which takes some milliseconds."""
 
@@ -91,6 +94,8 @@ class Timers:
         left, as in `waiting`; a recall counts -1. Below 0 if a message was recalled more than once."""
         self._topics: dict[int, str] = {}
         """Java's hash of a topic, as units have it -> its name."""
+        self._rolls_ms: int | None = None
+        """When the first of the messages that one call rolls is due."""
         self._leaving: Counter[int] = Counter()
         """Java's hash of a topic -> what its units of the slot that is being read have added to `counts`."""
         self._delivers = False
@@ -98,6 +103,8 @@ class Timers:
         """Number of slots with timers from `read_ms` on."""
         self._due: dict[int, array[int]] = {}
         """Of the slot that is being read: when units are due, in ms -> their positions in the timer log."""
+        self._order: list[int] = []
+        """Heap of the keys of `_due`. After the clock was set back, they may be many."""
         self._started: dict[int, int] = {}
         """Of the same slot: how many of these positions are delivered."""
         self._recalled: set[bytes] = set()
@@ -109,7 +116,10 @@ class Timers:
         self._truncations = store.truncations
         """Number of truncations of the log that the files know about."""
         self._first_offset = 0
-        """Queue offset up to which messages are enqueued before any is delivered; see `begin`."""
+        """Queue offset up to which messages are enqueued before one is delivered that is due at `_first_ms`
+        or later. They may be recalls and the messages that these recall."""
+        self._first_ms = 0
+        """Time of the slot of the first of them that is due."""
         self._copies_below = 0
         """End of the log at `begin`: records before it may have been delivered before."""
         self._copies_until_ms = 0
@@ -188,7 +198,7 @@ class Timers:
         """
         store = self._store
         self._delivers = True
-        self._first_offset = store.max_offset_in_queue(TIMER_TOPIC, 0)
+        self._first_offset, self._first_ms = store.appended_in_queue(TIMER_TOPIC, 0), 0
         self._copies_below = store.max_physical_offset
         self._copies_until_ms = max(
             store.commit_log.last_store_timestamp, store.dispatcher.last_store_timestamp
@@ -261,7 +271,7 @@ class Timers:
     def late_ms(self, now_ms: int) -> int:
         """Return for how long a timer has been due; 0 if none is."""
         if self._due:
-            return max(now_ms - min(self._due), 0)
+            return max(now_ms - self._order[0], 0)
         # Seconds without timers are passed together, up to a second later.
         return max(now_ms - self.read_ms - 2 * PRECISION_MS, 0) if self._slots else 0
 
@@ -326,7 +336,7 @@ class Timers:
             self._slots += self._files.add(units, slots)
         self.queue_offset = queue_offset
         for at, unit in taken:
-            self._take(at, unit, now_ms, self._later if self._is_loading else self._due)
+            self._take(at, unit, now_ms, is_new=True)
         if self._delivers:
             self._count_new(batches)
 
@@ -391,28 +401,51 @@ class Timers:
         to do already, that time is not later than `now_ms`. Raises TimerFilesDamaged; call `rebuild` then.
         Raises StoreError; the next call tries again.
         """
-        if self.queue_offset < self._first_offset:
-            return 0, now_ms
+        if self._must_enqueue(now_ms):
+            return 0, self._next_enqueue(now_ms)
         if self._is_loading:
             self._walk(now_ms)
             if self._is_loading:
                 return 0, now_ms
         count = self._deliver_due(now_ms, count_max)
+        if self._must_enqueue(now_ms):  # one that has rolled may belong to this slot, as its recall does
+            return count, self._next_enqueue(now_ms)
         if self._due:
-            return count, min(self._due)
+            return count, self._order[0]
         if now_ms >= self.read_ms + PRECISION_MS and self._slots:
             self._leave_slot(now_ms)
             return count, now_ms if self._slots and self.read_ms <= now_ms else self._next_due()
         return count, self._next_due()
+
+    def _must_enqueue(self, now_ms: int) -> bool:
+        """Whether messages that are due already are not enqueued yet, which may be recalled."""
+        return self.queue_offset < self._first_offset and self._first_ms <= now_ms
+
+    def _next_enqueue(self, now_ms: int) -> int:
+        return now_ms if self.not_enqueued else now_ms + _NOT_READABLE_YET_MS
+
+    def _note_rolled(self, out_ms: int) -> None:
+        """Enqueue the copies of rolled messages in time. out_ms: of the first that is due.
+
+        They are readable only after a flush, an acknowledgement or a commit. Slots that are passed meanwhile
+        would leave their recalls behind.
+        """
+        if self.queue_offset < self._first_offset:
+            out_ms = min(out_ms, self._first_ms)
+        self._first_offset, self._first_ms = self._store.appended_in_queue(TIMER_TOPIC, 0), out_ms
 
     def _next_due(self) -> int | None:
         return self.read_ms + PRECISION_MS if self._slots else None
 
     def _deliver_due(self, now_ms: int, count_max: int) -> int:
         taken: dict[int, int] = {}
+        self._rolls_ms = None
         count, failure = 0, None
+        keys: list[int] = []
         try:
-            for key_ms in sorted(key for key in self._due if key <= now_ms):
+            while count < count_max and self._order and self._order[0] <= now_ms:
+                key_ms = heapq.heappop(self._order)
+                keys.append(key_ms)
                 start = self._started.get(key_ms, 0)
                 positions = self._due[key_ms][start : start + count_max - count]
                 for message in self._messages(positions, now_ms):
@@ -422,12 +455,19 @@ class Timers:
                     taken[key_ms] = taken.get(key_ms, start) + 1
         except StoreError as error:
             failure = error  # messages appended before the error are still written
-        if taken:
-            self._store.write_out()
-        for key_ms, end in taken.items():
-            self._started[key_ms] = end
-            if end == len(self._due[key_ms]):
-                del self._due[key_ms], self._started[key_ms]
+        try:
+            if taken:
+                self._store.write_out()
+            for key_ms, end in taken.items():
+                self._started[key_ms] = end
+                if end == len(self._due[key_ms]):
+                    del self._due[key_ms], self._started[key_ms]
+        finally:
+            for key_ms in keys:
+                if key_ms in self._due:
+                    heapq.heappush(self._order, key_ms)
+        if taken and self._rolls_ms is not None:
+            self._note_rolled(self._rolls_ms)
         if failure is not None:
             raise failure
         return count
@@ -488,6 +528,8 @@ class Timers:
             if self._may_have_copy(unit, record) and self._has_copy(record):
                 return None
             if unit.rolls:
+                out_ms = Timer.read(record.properties).out_ms
+                self._rolls_ms = out_ms if self._rolls_ms is None else min(self._rolls_ms, out_ms)
                 return rolled(record, unit.enqueued_ms, now_ms)
             topic, queue_id = real_queue(record.properties)
             queue_id = self._queue_to_deliver(topic, queue_id, unit.physical_offset)
@@ -507,14 +549,14 @@ class Timers:
     def _has_copy(self, record: Record) -> bool:
         """Whether a message was delivered or rolled already."""
         store = self._store
-        return has_copy(store, record, TIMER_TOPIC, 0) or has_copy(
-            store, record, *real_queue(record.properties)
-        )
+        topic, _ = real_queue(record.properties)
+        return has_copy(store, record, TIMER_TOPIC) or has_copy(store, record, topic)
 
     # -- the slot that is being read ----------------------------------------------------------
 
     def _clear(self) -> None:
         self._due.clear()
+        self._order.clear()
         self._started.clear()
         self._recalled.clear()
         self._later.clear()
@@ -557,7 +599,7 @@ class Timers:
             unit = self._unit_at(self._walk_at)
             if unit.slot_ms // PRECISION_MS != second or unit.previous >= self._walk_at:
                 raise TimerFilesDamaged(f"the unit at {self._walk_at} of the timer log is of another slot")
-            self._take(self._walk_at, unit, now_ms, self._due)
+            self._take(self._walk_at, unit, now_ms)
             self._walk_at = unit.previous
             left -= 1
         if self._walk_at >= begin:
@@ -568,6 +610,8 @@ class Timers:
         for due_ms, positions in self._later.items():
             self._due.setdefault(due_ms, array("q")).extend(positions)
         self._later.clear()
+        self._order = list(self._due)
+        heapq.heapify(self._order)
 
     def _unit_at(self, position: int) -> Unit:
         unit = self._files.log.unit(position)
@@ -575,8 +619,8 @@ class Timers:
             raise TimerFilesDamaged(f"the timer log has no unit at {position}")
         return unit
 
-    def _take(self, position: int, unit: Unit, now_ms: int, due: dict[int, array[int]]) -> None:
-        """Note when a unit of the slot is due, in `_due` or `_later`."""
+    def _take(self, position: int, unit: Unit, now_ms: int, *, is_new: bool = False) -> None:
+        """Note when a unit of the slot is due. is_new: whether it was added since the slot is being read."""
         if unit.recalls and not unit.rolls:
             self._note_recall(unit)
             return
@@ -584,7 +628,13 @@ class Timers:
         due_ms = unit.due_ms or unit.slot_ms + PRECISION_MS
         if due_ms <= now_ms:  # one time for all of them, since there may be many after a stop
             due_ms = min(now_ms, self.read_ms)
-        due.setdefault(due_ms, array("q")).append(position)
+        due = self._later if is_new and self._is_loading else self._due
+        positions = due.get(due_ms)
+        if positions is None:
+            positions = due[due_ms] = array("q")
+            if not self._is_loading:
+                heapq.heappush(self._order, due_ms)
+        positions.append(position)
 
     def _note_recall(self, unit: Unit) -> None:
         """Note which message of the slot a unit recalls."""

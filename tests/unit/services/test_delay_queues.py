@@ -259,6 +259,23 @@ def test_messages_of_a_lost_queue_are_delivered_to_another(world: World) -> None
     assert [record.body for record in world.delivered(1)] == [b"1", b"3"]
 
 
+def test_messages_in_other_queues_are_skipped_after_a_kill(tmp_path: Path) -> None:
+    """They would be delivered again, and all messages behind them, since the topic has lost their queues."""
+    with MessageStore(small_config(tmp_path)) as store:
+        for number in range(3):
+            message = MessageInner("Real", 5, b"", born_timestamp=7)
+            to_delayed_message(message, {"UNIQ_KEY": f"{number}", "DELAY": "0"}, 1, LEVELS.level_max)
+            store.put_message(message)
+        store.dispatch()
+        queues = DelayQueues(store, LEVELS, lambda _, queue_id, __: queue_id % 4)
+        queues.load({})
+        assert queues.deliver(store.clock() + 10_000, 2)[0] == 2
+        store.dispatch()
+        again = DelayQueues(store, LEVELS)
+        again.load({})
+        assert finish(again.skip_delivered()) == {1: (2, 1)}
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_an_older_copy_of_the_offsets_without_a_key_index(tmp_path: Path, enabled: bool) -> None:
     """A broker without the key index would not start again after its newest delay offsets were lost."""

@@ -2,7 +2,9 @@
 
 import random
 import shutil
+from array import array
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from rocketpy.errors import MessageInvalid, StoreError
 from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.record import HEAD_BYTES, decode
 from rocketpy_broker.services.timers.messages import TIMER_TOPIC, due_time, is_timed, to_timer_message
-from rocketpy_broker.store import MessageInner
+from rocketpy_broker.store import FlushDiskType, MessageInner
 from tests.unit.services.timer_world import DAY_MS, START_MS, TimerWorld
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import small_config
@@ -144,6 +146,92 @@ def test_a_recall_of_a_rolling_message_rolls_too(tmp_path: Path) -> None:
     world.stop()
 
 
+@pytest.mark.parametrize("disk_type", FlushDiskType)
+@pytest.mark.parametrize("recalled_s", [20, 95])
+def test_recalls_reach_messages_that_roll_after_a_long_stop(
+    tmp_path: Path, disk_type: FlushDiskType, recalled_s: int
+) -> None:
+    """A recalled message would be delivered: the slot of its recall was passed before its copy was readable.
+
+    The copy of a rolled message is readable after a flush, an acknowledgement or a commit.
+    """
+    config = small_config(tmp_path)
+    config = replace(config, flush=replace(config.flush, disk_type=disk_type))
+    world = TimerWorld(tmp_path, window_s=60, config=config)
+
+    def flush() -> None:
+        world.store.flush(thorough=True)
+        world.store.dispatch()
+
+    def turn() -> None:
+        world.timers.enqueue(world.now, 250)
+        world.timers.deliver(world.now, 250)
+
+    world.send("gone", TIMER_DELAY_SEC=recalled_s + 75)
+    world.send("kept", TIMER_DELAY_SEC=recalled_s + 76)
+    flush()
+    turn()
+    world.now += 40_000  # the recall waits longer than the window, too, or it does not
+    world.recall("gone")
+    flush()
+    turn()
+    world.save()
+    world.restart(crash=False)
+    world.files.close()
+    world.store.close()
+    world.now = START_MS + 300_000
+    world._open()
+    for number in range(200):
+        turn()
+        if number % 6 == 5:
+            flush()
+    flush()
+    turn()
+    flush()
+    assert sorted(world.late()) == ["kept"]
+    assert world.timers.waiting == 0
+    world.stop()
+
+
+def test_a_flush_of_rolled_messages_delays_no_others(tmp_path: Path) -> None:
+    """Each second with rolls would make the messages behind it late by a flush."""
+    config = small_config(tmp_path)
+    config = replace(config, flush=replace(config.flush, disk_type=FlushDiskType.SYNC_FLUSH))
+    world = TimerWorld(tmp_path, window_s=60, config=config)
+    world.send("rolls", TIMER_DELAY_SEC=1000)
+    world.now += 1500
+    world.send("due", TIMER_DELAY_MS=59_000)
+    world.store.flush(thorough=True)
+    world.run(START_MS + 60_500)
+    assert world.store.appended_in_queue(TIMER_TOPIC, 0) > world.timers.queue_offset  # rolled, not flushed
+    assert world.store.appended_in_queue("Real", 0) == 1
+    world.store.flush(thorough=True)
+    assert world.late() == {"due": 0}
+    world.stop()
+
+
+def test_waiting_for_a_flush_does_not_spin(tmp_path: Path) -> None:
+    """The broker would use a whole core until the flush, acknowledgement or commit."""
+    config = small_config(tmp_path)
+    config = replace(config, flush=replace(config.flush, disk_type=FlushDiskType.SYNC_FLUSH))
+    world = TimerWorld(tmp_path, window_s=60, config=config)
+    world.send("long", TIMER_DELAY_SEC=75)
+    world.store.flush(thorough=True)
+    world.timers.enqueue(world.now, 100)
+    world.now += 200_000
+    calls = []
+    for _ in range(20):
+        world.timers.enqueue(world.now, 100)
+        _, next_ms = world.timers.deliver(world.now, 100)
+        calls.append(next_ms)
+    assert calls[-1] == world.now + 10
+    world.store.flush(thorough=True)
+    world.run(world.now + 100)
+    world.store.flush(thorough=True)
+    assert list(world.late()) == ["long"]
+    world.stop()
+
+
 def test_many_messages_of_one_second_are_delivered_in_parts(world: TimerWorld) -> None:
     """A million messages due at once would stop the broker for seconds."""
     for number in range(300):
@@ -218,6 +306,51 @@ def test_a_clean_stop_leaves_no_delivered_timer_to_java(world: TimerWorld) -> No
     world.send("same second", TIMER_DELAY_MS=5)
     world.run(world.now + 3000)
     assert world.late() == {"early": 0, "late": 0, "same second": 0}
+
+
+def test_a_clock_that_was_set_back_makes_calls_no_slower(world: TimerWorld) -> None:
+    """All new timers share the slot that is being read: each call looked at all of them."""
+
+    class Due(dict[int, "array[int]"]):
+        reads = 0
+
+        def __iter__(self) -> Iterator[int]:
+            for key in super().__iter__():
+                self.reads += 1
+                yield key
+
+    world.send("before", TIMER_DELAY_SEC=7200)
+    world.run(world.now + 3_600_000)
+    world.now -= 3_600_000
+    for number in random.Random(1).sample(range(300), 300):
+        world.send(f"{number:03}", TIMER_DELAY_MS=1000 + number)
+    while world.timers.enqueue(world.now, 100):
+        pass
+    assert len(world.timers._due) == 300
+    due = world.timers._due = Due(world.timers._due)
+    world.run(world.now + 1100, count_max=7)
+    assert world.timers.late_ms(world.now) == 0
+    assert due.reads == 0
+    assert [record.body.decode() for record in world.delivered()] == [f"{n:03}" for n in range(101)]
+    world.run(world.now + 8_000_000, count_max=7)
+    assert world.late() == dict.fromkeys([*(f"{number:03}" for number in range(300)), "before"], 0)
+
+
+@pytest.mark.parametrize("crash", [True, False])
+def test_a_topic_with_fewer_queues_repeats_no_message(world: TimerWorld, crash: bool) -> None:
+    """Its messages are in other queues than they were sent to, where their copies were not found."""
+    world.queue_count = 2
+    world.send("early", queue_id=5, TIMER_DELAY_MS=2000)
+    world.send("late", queue_id=5, TIMER_DELAY_MS=900_000)
+    world.run(world.now)
+    world.save()
+    world.run(world.now + 2900)
+    world.restart(crash=crash)
+    if not crash:
+        world.timers.rebuild(world.now, "test")
+    world.run(world.now + 1_000_000)
+    assert world.late(queue_id=1) == {"early": 0, "late": 0}
+    assert world.delivered(queue_id=5) == []
 
 
 @pytest.mark.parametrize("lost", ["timerwheel", "timerlog", "config/timercheck"])

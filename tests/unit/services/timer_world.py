@@ -34,13 +34,17 @@ class TimerWorld:
         self.dues: dict[str, int] = {}
         self.counts: dict[str, int] = {}
         """The saved counts."""
+        self.queue_count = 1000
+        """Number of queues that each topic has when a message is delivered."""
         self._open()
 
     def _open(self, *, delivers: bool = True) -> None:
         self.store = MessageStore(self.config, clock=lambda: self.now)
         self.store.open()
         self.files = TimerFiles(self.store.disk, self.root, self.log_bytes)
-        self.timers = Timers(self.store, self.files, self.window_s, lambda _, queue_id, __: queue_id)
+        self.timers = Timers(
+            self.store, self.files, self.window_s, lambda _, queue_id, __: queue_id % self.queue_count
+        )
         self.timers.load_counts(self.counts)
         self.timers.load(self.now)
         if delivers:
