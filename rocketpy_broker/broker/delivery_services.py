@@ -68,10 +68,11 @@ class DeliveryServices:
             self._config.store.root,
             self._tasks,
             queue_to_deliver=self._topics.queue_to_deliver,
-            window_slots=timers.window_of(self._config.store.retention.reserved_hours),
+            window_slots=lambda: timers.window_of(self._config.store.retention.reserved_hours),
             log_file_bytes=timers.log_file_bytes,
             save_interval_ms=timers.save_interval_ms,
         )
+        self._driver.cleaner.keeps_expired = self.timers.needs_files
         self._has_timers = timers.enabled
         self.pop = PopService(
             self._store,

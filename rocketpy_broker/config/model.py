@@ -382,7 +382,7 @@ class TimerConfig(CheckedSettings):
     """Longest time in seconds until a message is due. Any number of years is possible."""
     window_slots: int = setting("timerRollWindowSlot", 2 * 24 * 3600, limits=(2, 7 * 24 * 3600 - 60))
     """After this many seconds, a message that is not due is stored again. At most half of fileReservedTime
-    counts, so that no message is deleted before."""
+    counts, also when it changes, so that no message is deleted before."""
     slot_messages_max: int = setting(
         "timerCongestNumEachSlot", _NO_SLOT_LIMIT, limits=(1, 2**40), change=LIVE
     )

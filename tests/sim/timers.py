@@ -57,7 +57,7 @@ class TimedWorld:
         self._store.open()
         self._store.dispatch()
         self._files = TimerFiles(self._store.disk, self._root, _LOG_BYTES)
-        self._timers = Timers(self._store, self._files, _WINDOW_S, lambda _, queue_id, __: queue_id)
+        self._timers = Timers(self._store, self._files, lambda: _WINDOW_S, lambda _, queue_id, __: queue_id)
         self._timers.load(self.now)
         self._timers.begin(self.now)
 

@@ -38,7 +38,7 @@ def fill(root: Path, count: int) -> None:
     store = MessageStore(StoreConfig(root=root))
     store.open()
     files = TimerFiles(store.disk, root, _LOG_BYTES)
-    timers = Timers(store, files, 172_800, lambda _, queue_id, __: queue_id)
+    timers = Timers(store, files, lambda: 172_800, lambda _, queue_id, __: queue_id)
     timers.load(start_ms)
     timers.begin(start_ms)
     print(f"no timers: {anonymous_mb():.0f} MB", flush=True)

@@ -58,7 +58,7 @@ class CheckpointFile:
         with disk_errors("read", self.path):
             if not self._disk.exists(self.path):
                 return None
-            return TimerCheckpoint.decode(self._disk.pread(self._open(), CHECKPOINT_FILE_BYTES, 0))
+            return TimerCheckpoint.decode_file(self._disk.pread(self._open(), CHECKPOINT_FILE_BYTES, 0))
 
     def save(self, checkpoint: TimerCheckpoint) -> None:
         """Write and flush the checkpoint. Safe in a thread. Raises DiskFull, StoreError."""
@@ -66,9 +66,8 @@ class CheckpointFile:
         if is_new:
             make_durable_dir(self._disk, self.path.parent)
         with disk_errors("write", self.path):
-            data = checkpoint.encode_file() if is_new else checkpoint.encode()
             handle = self._open()
-            self._disk.pwrite(handle, data, 0)
+            self._disk.pwrite(handle, checkpoint.encode_file(), 0)
             self._disk.fdatasync(handle)
             if is_new:
                 self._disk.fsync_dir(self.path.parent)

@@ -31,7 +31,7 @@ Source: TimerWheel, Slot, TimerLog, TimerCheckpoint of RocketMQ 5.3.3.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Self
 
 from rocketpy.errors import RemoteProtocolError
@@ -60,6 +60,8 @@ _CHECKPOINT: Final = struct.Struct(">7q")
 CHECKPOINT_BYTES: Final = _CHECKPOINT.size
 CHECKPOINT_FILE_BYTES: Final = 4096
 """RocketMQ maps a whole page."""
+_WINDOW: Final = struct.Struct(">qq")
+"""At the end of the page: `window_ms`, and a copy of `log_flushed`, which RocketMQ does not change."""
 
 
 class Slot(NamedTuple):
@@ -168,6 +170,9 @@ class TimerCheckpoint:
     """Time of the last change."""
     counter: int = 0
     """Number of changes."""
+    window_ms: int = 0
+    """Longest time from the store time of a waiting message to its slot; 0 if RocketMQ wrote the file. Not in
+    responses."""
 
     def encode(self) -> bytes:
         """Return the 56 bytes that a master sends to a slave."""
@@ -178,11 +183,22 @@ class TimerCheckpoint:
 
     def encode_file(self) -> bytes:
         """Return the content of the file `timercheck`."""
-        return self.encode().ljust(CHECKPOINT_FILE_BYTES, b"\0")
+        window = _WINDOW.pack(self.window_ms, self.log_flushed) if self.window_ms else b""
+        return self.encode().ljust(CHECKPOINT_FILE_BYTES - len(window), b"\0") + window
+
+    @classmethod
+    def decode_file(cls, data: bytes) -> Self:
+        """Decode a file. Raises RemoteProtocolError."""
+        found = cls.decode(data)
+        if len(data) == CHECKPOINT_FILE_BYTES:
+            window_ms, log_flushed = _WINDOW.unpack_from(data, len(data) - _WINDOW.size)
+            if window_ms > 0 and log_flushed == found.log_flushed:
+                return replace(found, window_ms=window_ms)
+        return found
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Decode a file or a response. Raises RemoteProtocolError.
+        """Decode a response, or a file without the window. Raises RemoteProtocolError.
 
         The last three fields may be missing: RocketMQ 5.0 does not have them.
         """

@@ -21,6 +21,7 @@ from rocketpy_broker.services.timers.files import TimerFiles, TimerFilesDamaged
 from rocketpy_broker.services.timers.formats import PRECISION_MS, TimerCheckpoint
 from rocketpy_broker.services.timers.timers import Timers
 from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.busy import Reason
 from rocketpy_broker.store.files.disk import Clock, Disk, OsDisk, system_clock
 from rocketpy_broker.store.files.state_file import load_state, save_in_thread, save_state
 from rocketpy_broker.store.upkeep.driver import StoreDriver
@@ -45,8 +46,8 @@ class TimerService:
     _: KW_ONLY
     queue_to_deliver: Callable[[str, int, int], int]
     """See `TopicTable.queue_to_deliver`."""
-    window_slots: int
-    """After how many seconds a message rolls."""
+    window_slots: Callable[[], int]
+    """Returns after how many seconds a message rolls."""
     log_file_bytes: int
     """Size of a file of the timer log."""
     save_interval_ms: int
@@ -76,6 +77,15 @@ class TimerService:
     def late_ms(self) -> int:
         """For how long a message has been due; 0 if none is."""
         return self._timers.late_ms(self.clock()) if self._is_master else 0
+
+    def needs_files(self) -> bool:
+        """Whether the log of a master must keep expired files; see `Timers.needs_files`.
+
+        Not if the disk is full: then no message can be stored again, and no other files would be deleted.
+        """
+        store = self.store
+        cannot_store = store.disk_full is not None or store.rejection(Reason.SLAVE) is not None
+        return self._is_loaded and not cannot_store and self._timers.needs_files
 
     def waiting_for(self, topic: str) -> int:
         """Return the number of timers that wait to be delivered to a topic."""

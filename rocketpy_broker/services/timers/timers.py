@@ -56,6 +56,9 @@ _READ_UNITS: Final = 256
 """Consume queue entries read together."""
 _NOT_READABLE_YET_MS: Final = 10
 """When to look again for messages that are not flushed, acknowledged or committed yet."""
+_UNKNOWN_WINDOW_MS: Final = 24 * 3600 * 1000
+"""For files that RocketMQ wrote. Its window is two days, so timers are moved if messages are kept for less,
+that is, if the window here is less than a day."""
 _WALK_UNITS: Final = 5000
 """Units of a slot that one call reads, which takes some milliseconds."""
 
@@ -66,20 +69,20 @@ _Units = tuple[bytes, list[NewInSlot], list[NewOfTopic]]
 class Timers:
     """The timers of one store. Call `load` first, and `begin` before `deliver`.
 
-    window_slots: after how many seconds a message rolls. queue_to_deliver: see
-    `TopicTable.queue_to_deliver`.
+    window_slots: returns after how many seconds a message rolls. When it becomes less, those that wait in
+    later slots are moved. queue_to_deliver: see `TopicTable.queue_to_deliver`.
     """
 
     def __init__(
         self,
         store: MessageStore,
         files: TimerFiles,
-        window_slots: int,
+        window_slots: Callable[[], int],
         queue_to_deliver: Callable[[str, int, int], int],
     ) -> None:
         self._store = store
         self._files = files
-        self._window_ms = min(window_slots, WINDOW_SLOTS_MAX) * PRECISION_MS
+        self._window_slots = window_slots
         self._queue_to_deliver = queue_to_deliver
         self.checkpoint = TimerCheckpoint()
         """The last loaded, saved or copied checkpoint."""
@@ -98,6 +101,14 @@ class Timers:
         """When the first of the messages that one call rolls is due."""
         self._leaving: Counter[int] = Counter()
         """Java's hash of a topic -> what its units of the slot that is being read have added to `counts`."""
+        self._built_ms = 0
+        """Longest window with which messages were enqueued that wait."""
+        self._is_behind = False
+        """Whether messages may be due, or may have to roll, since before `begin`."""
+        self._caught_up_at = 0
+        """End of the log when they were no longer."""
+        self._done: tuple[int, int, int] = 0, 0, 0
+        """Messages before this queue offset, of slots up to this time, due until this time are delivered."""
         self._delivers = False
         self._slots = 0
         """Number of slots with timers from `read_ms` on."""
@@ -135,6 +146,7 @@ class Timers:
         """
         store = self._store
         self._delivers = False
+        self._built_ms = 0
         self._truncations = store.truncations
         try:
             saved = self._files.checkpoint_file.load()
@@ -151,6 +163,7 @@ class Timers:
             self.read_ms = _second(now_ms)
             self.queue_offset = store.min_offset_in_queue(TIMER_TOPIC, 0)
             return
+        self._built_ms = self.checkpoint.window_ms or _UNKNOWN_WINDOW_MS
         self.read_ms = _second(self.checkpoint.read_ms)
         self.queue_offset = min(offset, store.appended_in_queue(TIMER_TOPIC, 0))
         self._count_unsaved(now_ms)
@@ -182,6 +195,7 @@ class Timers:
         if self._store.appended_in_queue(TIMER_TOPIC, 0):
             log.warning("timers are read again from the log: %s", reason)
         self._files.reset()
+        self._built_ms = 0
         self._truncations = self._store.truncations
         self.checkpoint = TimerCheckpoint(counter=self.checkpoint.counter)
         self.read_ms = _second(now_ms)
@@ -197,7 +211,8 @@ class Timers:
         delivered until all messages so far are enqueued: one of them may be a recall.
         """
         store = self._store
-        self._delivers = True
+        self._delivers = self._is_behind = True
+        self._done = 0, 0, 0
         self._first_offset, self._first_ms = store.appended_in_queue(TIMER_TOPIC, 0), 0
         self._copies_below = store.max_physical_offset
         self._copies_until_ms = max(
@@ -244,7 +259,7 @@ class Timers:
         return replace(
             last, read_ms=self.read_ms, log_flushed=log_end, queue_offset=self.queue_offset,
             master_queue_offset=self.queue_offset if self._delivers else last.master_queue_offset,
-            timestamp=now_ms, counter=last.counter + 1,
+            timestamp=now_ms, counter=last.counter + 1, window_ms=self._built_ms,
         )  # fmt: skip
 
     def adopt(self, master: TimerCheckpoint, counts: Mapping[str, int] | None = None) -> None:
@@ -298,6 +313,7 @@ class Timers:
             return 0
         if self._delivers and not self._slots and _second(now_ms) > self.read_ms:
             self._move_to(_second(now_ms))
+        self._built_ms = max(self._built_ms, self._window_ms)
         begin, (position, room) = self.queue_offset, self._files.log.room()
         batches, count = self._read(begin, min(count, _READ_UNITS, room), position, now_ms)
         self._add(batches, position, now_ms, begin + count)
@@ -392,6 +408,43 @@ class Timers:
             log.error("the timer at offset %d is never due, and is dropped: %s", physical, reason)
         return batch
 
+    # -- the window ---------------------------------------------------------------------------
+
+    @property
+    def _window_ms(self) -> int:
+        """After how long a message rolls."""
+        return min(self._window_slots(), WINDOW_SLOTS_MAX) * PRECISION_MS
+
+    @property
+    def needs_files(self) -> bool:
+        """Whether the log must keep all files, also expired ones.
+
+        That is from a start, or a change of the window, until all messages that are due are stored again, and
+        flushed.
+        """
+        if not self._delivers or self._is_behind or self._store.flushed_offset < self._caught_up_at:
+            return True
+        return self._slots > 0 and self._window_ms < self._built_ms
+
+    def _caught_up(self, now_ms: int) -> bool:
+        """Note that nothing is due; move the waiting messages if the window has become shorter.
+
+        Returns False then: those that have waited too long roll now.
+        """
+        window_ms = self._window_ms
+        if self._slots and window_ms < self._built_ms:
+            done = self.queue_offset, self.read_ms, now_ms
+            was = self._built_ms // PRECISION_MS
+            self.rebuild(now_ms, f"they roll after {window_ms // PRECISION_MS} s now, instead of {was} s")
+            self._done = done
+            return False
+        if not self._slots:
+            self._built_ms = 0
+        if self._is_behind and self.queue_offset >= self._first_offset:
+            self._is_behind = False
+            self._caught_up_at = self._store.max_physical_offset
+        return True
+
     # -- delivering ---------------------------------------------------------------------------
 
     def deliver(self, now_ms: int, count_max: int) -> tuple[int, int | None]:
@@ -410,6 +463,9 @@ class Timers:
         count = self._deliver_due(now_ms, count_max)
         if self._must_enqueue(now_ms):  # one that has rolled may belong to this slot, as its recall does
             return count, self._next_enqueue(now_ms)
+        is_done = not self._order or self._order[0] > now_ms
+        if is_done and not self._caught_up(now_ms):
+            return count, now_ms
         if self._due:
             return count, self._order[0]
         if now_ms >= self.read_ms + PRECISION_MS and self._slots:
@@ -525,7 +581,7 @@ class Timers:
         if not unit.rolls and self._recalled and own_key(record.properties) in self._recalled:
             return None
         try:
-            if self._may_have_copy(unit, record) and self._has_copy(record):
+            if self._was_delivered(unit, record):
                 return None
             if unit.rolls:
                 out_ms = Timer.read(record.properties).out_ms
@@ -540,11 +596,20 @@ class Timers:
             )
             return None
 
-    def _may_have_copy(self, unit: Unit, record: Record) -> bool:
+    def _was_delivered(self, unit: Unit, record: Record) -> bool:
+        """Whether a message was delivered or rolled before the start, or before messages were moved."""
         if unit.physical_offset >= self._copies_below:  # all but those from before the start
             return False
-        due_ms = (unit.due_ms or unit.slot_ms) if unit.rolls else Timer.read(record.properties).out_ms
-        return due_ms <= self._copies_until_ms
+        timer = Timer.read(record.properties)
+        before, read_ms, until_ms = self._done
+        if (
+            record.queue_offset < before
+            and timer.out_ms <= read_ms
+            and (timer.due_ms or read_ms + PRECISION_MS) <= until_ms
+        ):
+            return True
+        due_ms = (unit.due_ms or unit.slot_ms) if unit.rolls else timer.out_ms
+        return due_ms <= self._copies_until_ms and self._has_copy(record)
 
     def _has_copy(self, record: Record) -> bool:
         """Whether a message was delivered or rolled already."""

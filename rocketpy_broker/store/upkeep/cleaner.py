@@ -146,6 +146,8 @@ class Cleaner:
         """Whether expired files are deleted at any hour, until there are none."""
         self.on_deletion: Callable[[], None] = lambda: None
         """Called by each pass that deletes files of the log, if any have expired."""
+        self.keeps_expired: Callable[[], bool] = lambda: False
+        """Whether expired files are kept, unless by force, because messages in them must be stored again."""
         self._is_stuck = False
         """Whether files of any age should be deleted but none can be. A change to True is logged."""
         self._chosen: list[Deletion] = []
@@ -209,6 +211,9 @@ class Cleaner:
         ages = [self._age(file, now_ms) for file in old[: self._config.batch_files_max]]
         count = count_expired(self._config, ages, now_ms, is_forced=False)
         self.is_requested = self.is_requested and count > 0
+        if count and self.keeps_expired():
+            logger.warning("%d expired commit log files are kept: timers in them must be stored again", count)
+            count = 0
         forced = 0
         if decision.is_forced:
             forced = count_expired(self._config, ages, now_ms, is_forced=True) - count

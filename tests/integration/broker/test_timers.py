@@ -7,6 +7,9 @@ import time
 from functools import partial
 from pathlib import Path
 
+import pytest
+
+from rocketpy.errors import DiskFull
 from rocketpy.protocol.bodies import KVTable, TimerMetricsSerializeWrapper
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
@@ -21,8 +24,10 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.services.timers.formats import TimerCheckpoint
 from rocketpy_broker.services.timers.messages import TIMER_TOPIC
 from rocketpy_broker.services.timers.scheduler import TimerService
+from rocketpy_broker.store.busy import Reason
 from tests.integration.broker.test_deferred import arrive, send
 from tests.integration.raw_client import RawClient, serving
+from tests.integration.server.test_live_config import ALLOWED, servers, update
 from tests.integration.small import SMALL
 from tests.waiting import until
 
@@ -75,6 +80,28 @@ async def test_tools_show_how_many_timers_wait(tmp_path: Path) -> None:
         assert (await send(client, b"x", timed("a", TIMER_DELAY_MS=LATER_MS))).code == 0
         await until(lambda: timers.waiting == 1)
         assert await shown() == {**expected, "timerCongestNum": "1"}
+
+
+async def test_timers_are_moved_when_files_are_kept_shorter(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Timers that wait longer would be deleted: at a change of a running broker, and at one in its file."""
+    async with servers(tmp_path, ALLOWED) as (_, broker), await RawClient.open(broker.address) as client:
+        assert (await send(client, b"x", timed("a", TIMER_DELAY_SEC=30 * 3600))).code == 0
+        await until(lambda: broker.delivery.timers.waiting == 1)
+        assert await update(client, "fileReservedTime=24\n") == (0, "")
+        await until(lambda: "they roll after 43200 s now, instead of 129600 s" in caplog.text)
+        await until(lambda: broker.delivery.timers.waiting == 1)
+        await until(lambda: not broker.delivery.timers.needs_files())
+        await update(client, "fileReservedTime=2\n")
+        assert broker.delivery.timers.needs_files()
+        broker.store.reject(Reason.DISK_FULL, DiskFull("full"))  # or nothing would be deleted for ever
+        assert not broker.delivery.timers.needs_files()
+        broker.store.reject(Reason.DISK_FULL, None)
+        await until(lambda: "they roll after 3600 s now, instead of 43200 s" in caplog.text)
+    async with servers(tmp_path, f"{ALLOWED}fileReservedTime=1\n") as (_, broker):
+        await until(lambda: "they roll after 1800 s now, instead of 3600 s" in caplog.text)
+        await until(lambda: broker.delivery.timers.waiting == 1)
 
 
 async def test_a_delay_level_counts_more(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from rocketpy.errors import RemoteProtocolError, StoreError
 from rocketpy.protocol.bodies import TimerMetricsSerializeWrapper
 from rocketpy.protocol.java import utf8_hash
-from rocketpy_broker.services.timers.files import TimerFiles, TimerFilesDamaged
+from rocketpy_broker.services.timers.files import CheckpointFile, TimerFiles, TimerFilesDamaged
 from rocketpy_broker.services.timers.formats import (
     CHECKPOINT_BYTES,
     CHECKPOINT_FILE_BYTES,
@@ -113,6 +114,24 @@ def test_slots_are_those_of_java(recorded: Path, tmp_path: Path) -> None:
     ours.close()
 
 
+def test_a_checkpoint_keeps_the_window_until_java_enqueues(tmp_path: Path) -> None:
+    """Timers of another window would be taken for those of this one, and deleted before they are due."""
+    path = tmp_path / "config" / "timercheck"
+    checkpoint = TimerCheckpoint(read_ms=7000, log_flushed=520, queue_offset=10, counter=3, window_ms=60_000)
+    file = CheckpointFile(OsDisk(), path)
+    file.save(checkpoint)
+    assert file.load() == checkpoint
+    later = replace(checkpoint, read_ms=8000, log_flushed=572, window_ms=61_000)
+    file.save(later)
+    assert file.load() == later
+    file.close()
+    data = path.read_bytes()
+    assert len(data) == CHECKPOINT_FILE_BYTES
+    assert TimerCheckpoint.decode(data) == replace(later, window_ms=0)  # what Java reads
+    by_java = replace(later, log_flushed=624, window_ms=0).encode()
+    assert TimerCheckpoint.decode_file(by_java + data[len(by_java) :]).window_ms == 0
+
+
 def test_checkpoints_are_those_of_java(recorded: Path, responses: list[Json]) -> None:
     """A slave of one kind could not follow a master of the other."""
     data = (recorded / "config" / "timercheck").read_bytes()
@@ -123,6 +142,7 @@ def test_checkpoints_are_those_of_java(recorded: Path, responses: list[Json]) ->
     assert len(sent) == CHECKPOINT_BYTES
     assert TimerCheckpoint.decode(sent).encode() == sent
     assert len(data) == CHECKPOINT_FILE_BYTES
+    assert TimerCheckpoint.decode_file(data) == checkpoint
     with pytest.raises(RemoteProtocolError, match="32 bytes"):
         TimerCheckpoint.decode(bytes(31))
     with pytest.raises(RemoteProtocolError, match="negative"):

@@ -1,11 +1,13 @@
 """Timers: when messages are delivered, with a clock that the test sets, over kills and lost files."""
 
+import os
 import random
 import shutil
 from array import array
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,8 @@ from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.record import HEAD_BYTES, decode
 from rocketpy_broker.services.timers.messages import TIMER_TOPIC, due_time, is_timed, to_timer_message
 from rocketpy_broker.store import FlushDiskType, MessageInner
+from rocketpy_broker.store.config import IndexConfig
+from rocketpy_broker.store.upkeep.cleaner import Cleaner
 from tests.unit.services.timer_world import DAY_MS, START_MS, TimerWorld
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import small_config
@@ -336,6 +340,196 @@ def test_a_clock_that_was_set_back_makes_calls_no_slower(world: TimerWorld) -> N
     assert world.late() == dict.fromkeys([*(f"{number:03}" for number in range(300)), "before"], 0)
 
 
+class Retention:
+    """Keeps the files of a world for some hours, and half of that is the window of its timers."""
+
+    def __init__(self, root: Path, hours: int, **changes: Any) -> None:
+        self.world = TimerWorld(root, config=small_config(root, **changes))
+        self.fillers = 0
+        self.keep(hours)
+
+    def keep(self, hours: int) -> None:
+        """Change fileReservedTime, as `config set` does."""
+        self.world.window_s = hours * 1800
+        object.__setattr__(self.world.config.retention, "reserved_hours", hours)
+
+    def fill(self) -> None:
+        """Fill a file of the log, which was last written now."""
+        end = self.world.store.max_physical_offset + 70_000
+        while self.world.store.max_physical_offset < end:
+            self.world.store.put_message(MessageInner("Other", 0, bytes(4000)))
+            self.fillers += 1
+        self.world.store.dispatch()
+        for path in (self.world.root / "commitlog").iterdir():
+            if path.stat().st_mtime > self.world.now / 1000:
+                os.utime(path, (self.world.now / 1000,) * 2)
+
+    def clean(self) -> int:
+        """Delete expired files, which has the disk at 80 %; return the first offset of the log."""
+        store = self.world.store
+        store.flush(thorough=True)
+        cleaner = Cleaner(store, use=lambda _: 0.8)
+        cleaner.keeps_expired = lambda: self.world.timers.needs_files
+        cleaner.run(self.world.now)
+        return store.min_physical_offset
+
+
+@pytest.fixture
+def retention(tmp_path: Path) -> Iterator[Retention]:
+    """Files are kept for 72 hours."""
+    made = Retention(tmp_path / "store", 72)
+    yield made
+    made.world.files.close()
+    made.world.store.close()
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize("restarts", [None, "stop", "crash"])
+def test_timers_survive_a_shorter_time_that_files_are_kept(
+    retention: Retention, restarts: str | None
+) -> None:
+    """Their slots were chosen for the longer time: their file would be deleted before they are due."""
+    world = retention.world
+    world.send("early", TIMER_DELAY_MS=HOUR_MS // 2)
+    world.send("late", TIMER_DELAY_MS=30 * HOUR_MS)
+    world.send("gone", TIMER_DELAY_MS=30 * HOUR_MS)
+    retention.fill()
+    world.run(START_MS + HOUR_MS)
+    world.save()
+    retention.keep(24)
+    if restarts:
+        world.restart(crash=restarts == "crash")
+    world.run(world.now + 1000)
+    assert world.late() == {"early": 0}
+    world.recall("gone")
+    for hour in (2, 13, 25, 29):
+        world.run(START_MS + hour * HOUR_MS)
+        retention.fill()
+        begin = retention.clean()
+    assert begin > 0  # the file of the timers is deleted
+    world.run(START_MS + 31 * HOUR_MS)
+    assert world.late() == {"late": 0}
+    assert world.timers.waiting == 0
+
+
+def test_timers_that_are_too_old_roll_before_their_file_is_deleted(retention: Retention) -> None:
+    """The time is shortened to get space: files that expire with it are deleted by the next check."""
+    world = retention.world
+    world.send("late", TIMER_DELAY_MS=30 * HOUR_MS)
+    for number in range(200):
+        world.send(f"{number}", TIMER_DELAY_MS=31 * HOUR_MS)
+    retention.fill()
+    world.run(START_MS + 28 * HOUR_MS)
+    retention.fill()
+    assert retention.clean() == 0
+    retention.keep(24)
+    assert retention.clean() == 0
+    calls = 0
+    while world.timers.needs_files:
+        world.timers.enqueue(world.now, 50)
+        world.timers.deliver(world.now, 50)
+        assert retention.clean() == 0 or not world.timers.needs_files
+        world.now += 100
+        calls += 1
+    assert calls > 4  # in slices
+    assert world.timers.waiting == 201
+    assert retention.clean() > 0
+    world.run(START_MS + 32 * HOUR_MS)
+    assert world.late() == dict.fromkeys(["late", *map(str, range(200))], 0)
+
+
+def test_files_of_rolled_timers_are_kept_until_their_copies_are_flushed(retention: Retention) -> None:
+    """Power loss would take the copies, while the messages are deleted."""
+    world = retention.world
+    world.send("late", TIMER_DELAY_MS=30 * HOUR_MS)
+    world.run(START_MS + 28 * HOUR_MS)
+    world.store.flush(thorough=True)
+    assert not world.timers.needs_files
+    retention.keep(24)
+    world.run(world.now + 5000)
+    assert world.rolled() == 2
+    assert world.timers.needs_files
+    world.store.flush(thorough=True)
+    assert not world.timers.needs_files
+
+
+@pytest.mark.parametrize("crash", [True, False])
+def test_a_kill_while_timers_are_moved_keeps_their_files(retention: Retention, crash: bool) -> None:
+    """The next start would delete the files of those that have not rolled yet."""
+    world = retention.world
+    for number in range(50):
+        world.send(f"{number}", TIMER_DELAY_MS=30 * HOUR_MS)
+    retention.fill()
+    world.run(START_MS + 28 * HOUR_MS)
+    retention.fill()
+    retention.keep(24)
+    for _ in range(3):
+        world.timers.enqueue(world.now, 10)
+        world.timers.deliver(world.now, 10)
+        world.save()
+    assert world.timers.queue_offset == 20
+    if crash:
+        world.restart(crash=True, delivers=False)
+    else:
+        world.files.close()
+        world.store.close()
+        world._open(delivers=False)
+    assert retention.clean() == 0
+    world.timers.begin(world.now)
+    assert retention.clean() == 0
+    world.run(world.now + 5000)
+    assert retention.clean() > 0
+    world.run(START_MS + 32 * HOUR_MS)
+    assert world.late() == dict.fromkeys(map(str, range(50)), 0)
+
+
+def test_moved_timers_repeat_no_delivered_ones_without_a_key_index(tmp_path: Path) -> None:
+    """A shorter time would deliver again what was delivered within the longer one."""
+    index = IndexConfig(slots=100, entries=400, enabled=False)
+    retention = Retention(tmp_path, 72, index=index)
+    world = retention.world
+    for number in range(20):
+        world.send(f"{number}", TIMER_DELAY_MS=number * HOUR_MS + number)
+    world.run(START_MS + 10 * HOUR_MS + 500)
+    world.send("now", TIMER_DELAY_MS=0)
+    retention.keep(24)
+    world.run(START_MS + 40 * HOUR_MS)
+    assert world.late() == dict.fromkeys(["now", *map(str, range(20))], 0)
+    world.stop()
+
+
+def test_a_window_that_grows_and_shrinks_moves_timers_once(
+    retention: Retention, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those that wait nearer than the new window allows would be read again with each change."""
+    world = retention.world
+    world.send("late", TIMER_DELAY_MS=30 * HOUR_MS)
+    world.run(START_MS + HOUR_MS)
+    first = world.timers.checkpoint
+    retention.keep(100)
+    world.run(START_MS + 2 * HOUR_MS)
+    retention.keep(72)
+    world.run(START_MS + 3 * HOUR_MS)
+    world.save()
+    assert world.timers.progress(world.now).counter <= first.counter + 2
+    assert world.timers.checkpoint.window_ms == 36 * HOUR_MS
+    retention.keep(24)
+    world.run(START_MS + 4 * HOUR_MS)
+    world.save()
+    assert world.timers.checkpoint.window_ms == 12 * HOUR_MS
+    world.run(START_MS + 31 * HOUR_MS)
+    assert world.late() == {"late": 0}
+    world.run(START_MS + 32 * HOUR_MS)
+    retention.keep(10)
+    assert not world.timers.needs_files  # none waits
+    world.send("next", TIMER_DELAY_MS=HOUR_MS)
+    world.run(START_MS + 34 * HOUR_MS)
+    assert world.late() == {"late": 0, "next": 0}
+    assert caplog.text.count("read again") == 1
+
+
 @pytest.mark.parametrize("crash", [True, False])
 def test_a_topic_with_fewer_queues_repeats_no_message(world: TimerWorld, crash: bool) -> None:
     """Its messages are in other queues than they were sent to, where their copies were not found."""
@@ -478,18 +672,21 @@ def test_properties_must_leave_room(world: TimerWorld) -> None:
 
 
 def simulate(root: Path, seed: int) -> None:
-    """Timed messages from 0.5 s to 40 days, with saves, kills, stops and recalls in between."""
+    """Timed messages from 0.5 s to 40 days, with saves, kills, stops, recalls and changed windows."""
     rng = random.Random(seed)
-    world = TimerWorld(root, window_s=rng.choice([20, 3600, 172_800]))
+    window_s = rng.choice([20, 3600, 172_800])
+    world = TimerWorld(root, window_s=window_s)
     world.log_bytes = 52 * 7 + 16
     world.restart(crash=False)
     recalled: set[str] = set()
     count = 0
     for _ in range(rng.randrange(10, 40)):
         step = rng.random()
+        if rng.random() < 0.1:
+            world.window_s = max(window_s // rng.choice([1, 2, 3]), 2)
         if step < 0.4:
             for _ in range(rng.randrange(1, 8)):
-                longest = 40 * DAY_MS if world.window_s > 3600 else 200_000
+                longest = 40 * DAY_MS if window_s > 3600 else 200_000
                 delay = min(int(500 * 10 ** rng.uniform(0, 7)), longest)
                 world.send(f"{count}", TIMER_DELAY_MS=delay)
                 count += 1

@@ -43,7 +43,7 @@ class TimerWorld:
         self.store.open()
         self.files = TimerFiles(self.store.disk, self.root, self.log_bytes)
         self.timers = Timers(
-            self.store, self.files, self.window_s, lambda _, queue_id, __: queue_id % self.queue_count
+            self.store, self.files, lambda: self.window_s, lambda _, queue_id, __: queue_id % self.queue_count
         )
         self.timers.load_counts(self.counts)
         self.timers.load(self.now)

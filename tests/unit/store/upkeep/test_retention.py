@@ -167,6 +167,23 @@ def test_an_administrator_does_not_wait_for_the_hour(tmp_path: Path) -> None:
     store.close()
 
 
+def test_expired_files_that_are_needed_are_deleted_later(tmp_path: Path) -> None:
+    """Timers in them would be lost. By force they are deleted, as files that have not expired."""
+    config = RetentionConfig(clean_forcibly=True)
+    store, disks, cleaner = filled(tmp_path, retention=config)
+    files, now = store.commit_log.files, later(store)
+    count, disks.used, cleaner.is_requested = len(files.mapped_files), 0.8, True
+    cleaner.keeps_expired = lambda: True
+    assert cleaner.run(now) == 0
+    assert len(files.mapped_files) == count
+    assert cleaner.is_requested
+    disks.used = 0.86
+    cleaner.run(now)
+    assert store.stats.forced_messages > 0
+    assert len(files.mapped_files) < count
+    store.close()
+
+
 def test_young_files_stay_however_full_the_disk(tmp_path: Path) -> None:
     """Acknowledged messages that were not read would be deleted because of other files on the disk."""
     store, disks, cleaner = filled(tmp_path)
