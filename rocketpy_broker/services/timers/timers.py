@@ -285,7 +285,7 @@ class Timers:
 
     def late_ms(self, now_ms: int) -> int:
         """Return for how long a timer has been due; 0 if none is."""
-        if self._due:
+        if self._order:
             return max(now_ms - self._order[0], 0)
         # Seconds without timers are passed together, up to a second later.
         return max(now_ms - self.read_ms - 2 * PRECISION_MS, 0) if self._slots else 0
@@ -466,7 +466,7 @@ class Timers:
         is_done = not self._order or self._order[0] > now_ms
         if is_done and not self._caught_up(now_ms):
             return count, now_ms
-        if self._due:
+        if self._order:
             return count, self._order[0]
         if now_ms >= self.read_ms + PRECISION_MS and self._slots:
             self._leave_slot(now_ms)

@@ -258,6 +258,7 @@ def test_messages_arrive_while_their_slot_is_read(world: TimerWorld, monkeypatch
     world.now = START_MS + 4800
     assert world.timers.deliver(world.now, 100) == (0, world.now)  # opens the slot
     assert world.timers.deliver(world.now, 100) == (0, world.now)  # reads some of its units
+    assert world.timers.late_ms(world.now) == 0
     for number in range(35, 40):
         world.send(f"{number}", TIMER_DELIVER_MS=START_MS + 5000 + number % 3)
     world.recall("7")
@@ -453,6 +454,29 @@ def test_files_of_rolled_timers_are_kept_until_their_copies_are_flushed(retentio
     assert world.timers.needs_files
     world.store.flush(thorough=True)
     assert not world.timers.needs_files
+
+
+@pytest.mark.parametrize("days", [4, 9])
+def test_a_long_stop_loses_no_timer(retention: Retention, days: int) -> None:
+    """The first check after the start would delete the files of those that are due, or have to roll."""
+    world = retention.world
+    world.send("due", TIMER_DELAY_MS=30 * HOUR_MS)
+    world.send("waits", TIMER_DELAY_MS=300 * HOUR_MS)
+    retention.fill()
+    world.run(START_MS + HOUR_MS)
+    world.stop()
+    world.now += days * DAY_MS
+    world._open(delivers=False)
+    retention.fill()
+    assert retention.clean() == 0
+    world.timers.begin(world.now)
+    assert retention.clean() == 0
+    world.run(world.now + 5000)
+    assert retention.clean() > 0
+    world.run(START_MS + 301 * HOUR_MS)
+    late = world.late()
+    assert sorted(late) == ["due", "waits"]
+    assert late["waits"] == 0
 
 
 @pytest.mark.parametrize("crash", [True, False])
