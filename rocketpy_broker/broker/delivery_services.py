@@ -203,7 +203,7 @@ class DeliveryServices:
         self._driver.polled_topics = polling.topics
         self._sweeping = self._tasks.every(_SWEEP_S, polling.sweep, "sweep of held pops")
         ends = TransactionHandler(transactions, send)
-        recall = RecallHandler(store, config, send)
+        recall = RecallHandler(store, config, send, on_recall=self.timers.recall_appended)
         of_pops = (polling, PeekHandler(pops, store), acks) if self._has_timers else ()
         return send, (send, send_back, reply, ends, recall, *of_pops)
 

@@ -6,6 +6,7 @@ recallMessageEnable is on by default.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
@@ -43,6 +44,8 @@ class RecallHandler:
     config: BrokerConfig
     send: SendHandler
     _: KW_ONLY
+    on_recall: Callable[[int], None]
+    """Called after a recall was appended, with the time when the message is due."""
     clock: Clock = system_clock
 
     @handles(RequestCode.RECALL_MESSAGE)
@@ -68,6 +71,7 @@ class RecallHandler:
 
         responds = RecallMessageResponseHeader(msg_id=handle.message_id)
         self.send.append(message, respond_when_stored(channel, request, responds, "recall failed: "))
+        self.on_recall(handle.deliver_ms)
         return None
 
     def _check(self, header: RecallMessageRequestHeader) -> RecallHandle:

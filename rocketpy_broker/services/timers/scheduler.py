@@ -132,6 +132,10 @@ class TimerService:
         """Enqueue soon: the consume queue of the timer topic has grown."""
         self._calls.wake_at(self.clock())
 
+    def recall_appended(self, due_ms: int) -> None:
+        """Note that a recall was appended for a message that is due at this time."""
+        self._timers.enqueue_first(due_ms)
+
     async def stop(self, *, saves: bool = True) -> None:
         """Stop delivering. Raises StoreError; try again then.
 

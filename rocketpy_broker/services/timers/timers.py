@@ -127,10 +127,9 @@ class Timers:
         self._truncations = store.truncations
         """Number of truncations of the log that the files know about."""
         self._first_offset = 0
-        """Queue offset up to which messages are enqueued before one is delivered that is due at `_first_ms`
-        or later. They may be recalls and the messages that these recall."""
+        """Queue offset up to which messages are enqueued before any is delivered from `_first_ms` on."""
         self._first_ms = 0
-        """Time of the slot of the first of them that is due."""
+        """See `enqueue_first`."""
         self._copies_below = 0
         """End of the log at `begin`: records before it may have been delivered before."""
         self._copies_until_ms = 0
@@ -440,7 +439,7 @@ class Timers:
             return False
         if not self._slots:
             self._built_ms = 0
-        if self._is_behind and self.queue_offset >= self._first_offset:
+        if self._is_behind and self._has_enqueued_first:
             self._is_behind = False
             self._caught_up_at = self._store.max_physical_offset
         return True
@@ -473,22 +472,28 @@ class Timers:
             return count, now_ms if self._slots and self.read_ms <= now_ms else self._next_due()
         return count, self._next_due()
 
+    def enqueue_first(self, due_ms: int) -> None:
+        """Deliver nothing from `due_ms` on until all messages so far are enqueued.
+
+        Call it after a recall or a copy of a rolled message was appended that is due then. It is readable
+        only after a flush, an acknowledgement or a commit. Before that, the recalled message would be
+        delivered, or the slot of the recall passed.
+        """
+        if self.queue_offset < self._first_offset:
+            due_ms = min(due_ms, self._first_ms)
+        self._first_offset, self._first_ms = self._store.appended_in_queue(TIMER_TOPIC, 0), due_ms
+
     def _must_enqueue(self, now_ms: int) -> bool:
-        """Whether messages that are due already are not enqueued yet, which may be recalled."""
-        return self.queue_offset < self._first_offset and self._first_ms <= now_ms
+        return self._first_ms <= now_ms and not self._has_enqueued_first
+
+    @property
+    def _has_enqueued_first(self) -> bool:
+        if self.queue_offset >= self._first_offset:
+            return True
+        return self.queue_offset >= self._store.appended_in_queue(TIMER_TOPIC, 0)  # the write has failed
 
     def _next_enqueue(self, now_ms: int) -> int:
         return now_ms if self.not_enqueued else now_ms + _NOT_READABLE_YET_MS
-
-    def _note_rolled(self, out_ms: int) -> None:
-        """Enqueue the copies of rolled messages in time. out_ms: of the first that is due.
-
-        They are readable only after a flush, an acknowledgement or a commit. Slots that are passed meanwhile
-        would leave their recalls behind.
-        """
-        if self.queue_offset < self._first_offset:
-            out_ms = min(out_ms, self._first_ms)
-        self._first_offset, self._first_ms = self._store.appended_in_queue(TIMER_TOPIC, 0), out_ms
 
     def _next_due(self) -> int | None:
         return self.read_ms + PRECISION_MS if self._slots else None
@@ -523,7 +528,7 @@ class Timers:
                 if key_ms in self._due:
                     heapq.heappush(self._order, key_ms)
         if taken and self._rolls_ms is not None:
-            self._note_rolled(self._rolls_ms)
+            self.enqueue_first(self._rolls_ms)
         if failure is not None:
             raise failure
         return count

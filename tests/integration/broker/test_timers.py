@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import time
 from functools import partial
@@ -190,6 +191,25 @@ async def test_a_recall(tmp_path: Path) -> None:
         found = await arrive(client, 3)
         assert [record.body for record in found] == [b"first", b"a", b"c"]
         assert min(record.store_timestamp for record in found[1:]) >= at
+
+
+async def test_a_recall_is_obeyed_from_its_arrival(tmp_path: Path) -> None:
+    """The message would be delivered during the flush of the recall, whose response says success."""
+    async with serving(tmp_path, settings={**SMALL, "flushDiskType": "SYNC_FLUSH"}) as (cluster, client):
+        broker = cluster.brokers[0]
+        timers = broker.delivery.timers
+        at = now_ms() + 2000
+        response = await send(client, b"x", timed("a", TIMER_DELIVER_MS=at))
+        handle = response.header_as(SendMessageResponseHeader).recall_handle or ""
+        await until(lambda: timers.waiting == 1)
+        appended = broker.store.appended_in_queue(TIMER_TOPIC, 0)
+        async with timers.driver.paused():
+            recalling = asyncio.create_task(recall(client, handle))
+            await until(lambda: broker.store.appended_in_queue(TIMER_TOPIC, 0) > appended)
+            await until(lambda: now_ms() > at + 50)
+        assert (await recalling).code == 0
+        await until(lambda: timers.waiting == 0)
+        assert broker.store.appended_in_queue("T", 0) == 0
 
 
 async def test_what_a_recall_is_refused_for(tmp_path: Path) -> None:

@@ -197,6 +197,47 @@ def test_recalls_reach_messages_that_roll_after_a_long_stop(
     world.stop()
 
 
+def test_a_recall_counts_before_its_flush(tmp_path: Path) -> None:
+    """A recall just before the due time would be accepted, and the message delivered during its flush."""
+    config = small_config(tmp_path)
+    config = replace(config, flush=replace(config.flush, disk_type=FlushDiskType.SYNC_FLUSH))
+    world = TimerWorld(tmp_path, config=config)
+    for name in ("gone", "kept"):
+        world.send(name, TIMER_DELAY_MS=1000)
+    world.send("soon", TIMER_DELAY_MS=998)
+    world.store.flush(thorough=True)
+    world.run(START_MS + 997)
+    world.recall("gone")
+    world.timers.enqueue_first(world.dues["gone"])
+    world.run(START_MS + 998)
+    assert world.store.appended_in_queue("Real", 0) == 1
+    world.now = START_MS + 1005
+    assert world.timers.deliver(world.now, 100) == (0, world.now + 10)
+    world.store.flush(thorough=True)
+    world.run(START_MS + 1005)
+    world.store.flush(thorough=True)
+    assert world.late() == {"soon": 0, "kept": 5}
+    world.stop()
+
+
+def test_a_recall_that_could_not_be_written_delays_no_timer(world: TimerWorld) -> None:
+    """Delivery would wait for it until another message takes its place."""
+    world.send("kept", TIMER_DELAY_MS=1000)
+    world.run(world.now)
+    message = MessageInner("Real", 0, b"0", properties=b"UNIQ_KEY\x01kept\x02")
+    to_timer_message(message, world.dues["kept"])
+    world.store.append(message)
+    world.timers.enqueue_first(world.dues["kept"])
+    disk = FaultyDisk(only="pwrite")
+    disk.fail_at = 1
+    for file in world.store.commit_log.files.mapped_files:
+        file._disk = disk
+    with pytest.raises(StoreError):
+        world.store.write_out()
+    world.run(START_MS + 1000)
+    assert world.late() == {"kept": 0}
+
+
 def test_a_flush_of_rolled_messages_delays_no_others(tmp_path: Path) -> None:
     """Each second with rolls would make the messages behind it late by a flush."""
     config = small_config(tmp_path)
