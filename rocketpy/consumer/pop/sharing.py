@@ -49,11 +49,32 @@ _WAIT_MS: Final = 15_000
 _PAUSE_MIN_S: Final = 0.02
 _PAUSE_MAX_S: Final = 1.0
 """Pause after a broker announced a message and had none; it doubles."""
+_TRIAL_PAUSE: Final = 5
+"""Pause after a failed pop from a broker on trial, in times of its duration."""
 _ACK_AGAIN_S: Final = 1.0
 _ACK_AGAIN_MAX_S: Final = 10.0
 """Pause before a failed acknowledgement is repeated; it doubles."""
 _FIRST_RETRY_LEVEL: Final = 3
 """Delay level of the first redelivery, as in RocketMQ; each further one has the next level."""
+
+
+class Trial:
+    """Pops from a broker that may not answer: one at a time, for one message, after it answered a request.
+
+    It may answer other requests and no pops, so pauses keep it from holding its place most of the time.
+    """
+
+    __slots__ = ("next_s", "turn")
+
+    def __init__(self) -> None:
+        self.turn: Final = asyncio.Lock()
+        """Held by the popper whose turn it is."""
+        self.next_s: float = 0.0
+        """When the next pop may begin, on the monotonic clock."""
+
+    def failed(self, held_s: float) -> None:
+        """Record a pop that failed after it had held a place for a time."""
+        self.next_s = time.monotonic() + _TRIAL_PAUSE * held_s
 
 
 class MessageSharing:
@@ -65,9 +86,9 @@ class MessageSharing:
         self._config = config
         self._tasks = tasks
         self.answering: Final[set[str]] = set()
-        """The brokers that have answered their last pop. For others no place is taken before they answer
-        another request, and then one: a pop without an answer holds its places until its timeout, and all
-        brokers share them."""
+        """The brokers that have answered their last pop. The others are on trial, since all brokers share the
+        places, and a pop without an answer holds its places until its timeout."""
+        self._trials: dict[str, Trial] = {}
         self._free = config.concurrency * config.batch_size
         self._wakeup = asyncio.Event()
         self._finished: list[MessageExt] = []
@@ -75,6 +96,10 @@ class MessageSharing:
         """The ids of the messages that are being acknowledged."""
         self._acks: set[asyncio.Task[None]] = set()
         self._limited_log = RateLimitedLog(log)
+
+    def trial(self, broker_name: str) -> Trial:
+        """Return the trial of a broker that is not known to answer pops."""
+        return self._trials.setdefault(broker_name, Trial())
 
     async def take_places(self, most: int) -> int:
         """Wait for free places of handlers, and take them, at most `most`."""
@@ -298,35 +323,58 @@ class Popper(Puller):
             raise
 
     async def _pop_once(self) -> Sequence[MessageExt]:
-        queue, context, sharing = self.process_queue.queue, self._context, self._sharing
-        topic, name = queue.topic, queue.broker_name
-        settings = sharing.settings(context, topic)
+        queue, sharing = self.process_queue.queue, self._sharing
+        settings = sharing.settings(self._context, queue.topic)
         if settings is None:
             await self._wait()
             return ()
-        is_answering = name in sharing.answering
-        if not is_answering:
-            await sharing.api.wait_for_message(topic, name, 0)
-        places = await self._take_places(POP_MAX_MESSAGES if is_answering else 1)
+        is_answering = queue.broker_name in sharing.answering
+        messages = await (self._pop(settings) if is_answering else self._try_to_pop(settings))
+        if messages is None:
+            return ()
+        if messages:
+            self._announced_pause_s = 0.0
+            self._deliver(messages, in_order=settings.order)
+        elif not self.is_paused:
+            await self._wait_for_message(queue)
+        return messages
+
+    async def _try_to_pop(self, settings: PopSettings) -> list[MessageExt] | None:
+        """Pop one message from a broker on trial; None if another topic has ended the trial."""
+        queue, sharing = self.process_queue.queue, self._sharing
+        trial = sharing.trial(queue.broker_name)
+        async with trial.turn:
+            if queue.broker_name in sharing.answering:
+                return None
+            await asyncio.sleep(trial.next_s - time.monotonic())
+            await sharing.api.wait_for_message(queue.topic, queue.broker_name, 0)
+            return await self._pop(settings, trial)
+
+    async def _pop(self, settings: PopSettings, trial: Trial | None = None) -> list[MessageExt] | None:
+        """Pop as many messages as handlers can begin with; None if the queue is not to be popped now."""
+        queue, context, sharing = self.process_queue.queue, self._context, self._sharing
+        places = await self._take_places(1 if trial is not None else POP_MAX_MESSAGES)
         messages: list[MessageExt] = []
         began_ms = context.client.now_ms()
         try:
-            is_silent_now = is_answering and name not in sharing.answering  # another topic has found out
-            if self.is_paused or self.process_queue.dropped or is_silent_now:
-                return ()
-            messages = await sharing.api.pop(topic, name, settings, places, 0)
+            is_known = (
+                trial is not None or queue.broker_name in sharing.answering
+            )  # else another topic failed
+            if self.is_paused or self.process_queue.dropped or not is_known:
+                return None
+            messages = await sharing.api.pop(queue.topic, queue.broker_name, settings, places, 0)
+        except RocketError:
+            if trial is not None:
+                trial.failed((context.client.now_ms() - began_ms) / 1000)
+            raise
         finally:
             sharing.free_places(places - len(messages))
-        sharing.answering.add(name)
+        sharing.answering.add(queue.broker_name)
         ended_ms = context.client.now_ms()
         self.process_queue.pulled_ms = int(began_ms)
         self.progress.succeeded(ended_ms)
         if messages:
-            self._announced_pause_s = 0.0
-            context.record_pull(topic, len(messages), ended_ms - began_ms)
-            self._deliver(messages, in_order=settings.order)
-        elif not self.is_paused:
-            await self._wait_for_message(queue)
+            context.record_pull(queue.topic, len(messages), ended_ms - began_ms)
         return messages
 
     async def _wait_for_message(self, queue: MessageQueue) -> None:

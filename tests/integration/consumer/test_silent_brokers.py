@@ -157,18 +157,21 @@ async def test_a_broker_that_answers_no_more_takes_places_once(monkeypatch: pyte
         await until(lambda: len(seen) == 40)
 
 
+@pytest.mark.parametrize(("concurrency", "timeout_ms"), [(2, FOREVER_MS), (1, 300)])
 async def test_a_broker_that_only_announces_messages_leaves_places_to_others(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, concurrency: int, timeout_ms: int
 ) -> None:
     """A broker whose disk does not respond answers what needs no disk; its pops would hold all places."""
-    monkeypatch.setattr("rocketpy.consumer.pop.sharing._REQUEST_TIMEOUT_MS", FOREVER_MS)
+    monkeypatch.setattr("rocketpy.consumer.pop.sharing._REQUEST_TIMEOUT_MS", timeout_ms)
+    monkeypatch.setattr("rocketpy.consumer.pop.sharing._TRIAL_PAUSE", 600)
     seen: list[MessageExt] = []
     async with silent_brokers(2) as (cluster, (silent, _)):
         await fill(cluster, 50)
         silent.codes = {RequestCode.POP_MESSAGE}
-        async with sharing_consumer(cluster, seen, 4):
+        async with sharing_consumer(cluster, seen, concurrency):
             await until(lambda: silent.counts[RequestCode.POP_MESSAGE])
             await until(lambda: len(seen) == 50)
+            assert silent.counts[RequestCode.POP_MESSAGE] == 1
 
 
 def simple_consumer(cluster: EmbeddedCluster, timeout_ms: int) -> SimpleConsumer:
