@@ -279,6 +279,20 @@ async def test_an_unsubscribed_topic_gives_its_messages_back(cluster: EmbeddedCl
         assert await other.receive(1, 60 * SECOND, 3 * SECOND) == []
 
 
+async def test_quick_handlers_get_full_pops() -> None:
+    """After one small pop, pops would stay split in small ones: twice as many requests."""
+    seen: list[MessageExt] = []
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(message)
+
+    async with silent_brokers() as (cluster, (endpoint,)):
+        await send(cluster.namesrv_address, "T", *map(str, range(400)))
+        async with make(cluster, handle, concurrency=20):
+            await until(lambda: len(seen) == 400)
+            assert endpoint.counts[RequestCode.POP_MESSAGE] < 30, "400 messages, and 20 places"
+
+
 async def popped_together(consumer: PushConsumer, cluster: EmbeddedCluster, *texts: str) -> None:
     """Send messages to a consumer that has had some, and is idle; it pops them at once."""
     consumer.pause()
