@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from rocketpy.errors import StoreError
+from rocketpy.errors import DiskFull, StoreError
 from rocketpy.protocol.bodies import DataVersion, TimerCount, TimerMetricsSerializeWrapper
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.services.delay.due_calls import DueCalls
@@ -61,6 +61,10 @@ class TimerService:
         self._metrics_path = self.root / "config" / "timermetrics"
         self._calls = DueCalls(self.tasks, self.driver, self._now, self._deliver, "timers")
         self._is_loaded = self._is_master = False
+        self._has_delivered = False
+        """Whether the state has deliveries of this broker that a DLedger group may not have committed."""
+        self._is_disk_full = False
+        """Whether the last messages could not be delivered because of that."""
         self._save_timer: asyncio.TimerHandle | None = None
         self._saving = asyncio.Lock()
         self._copied: tuple[TimerCheckpoint, Mapping[str, int] | None] | None = None
@@ -84,7 +88,8 @@ class TimerService:
         Not if the disk is full: then no message can be stored again, and no other files would be deleted.
         """
         store = self.store
-        cannot_store = store.disk_full is not None or store.rejection(Reason.SLAVE) is not None
+        is_full = self._is_disk_full or store.disk_full is not None
+        cannot_store = is_full or store.rejection(Reason.SLAVE) is not None
         return self._is_loaded and not cannot_store and self._timers.needs_files
 
     def waiting_for(self, topic: str) -> int:
@@ -125,7 +130,7 @@ class TimerService:
         except StoreError:
             self._timers.end()
             raise
-        self._is_master = True
+        self._is_master = self._has_delivered = True
         self._calls.start()
 
     def arrived(self) -> None:
@@ -152,6 +157,7 @@ class TimerService:
         else:
             async with self._saving:  # one that is under way uses the files
                 self._load()
+            self._has_delivered = False
         self._is_master = False
 
     async def close(self) -> None:
@@ -250,6 +256,10 @@ class TimerService:
         except TimerFilesDamaged as error:
             timers.rebuild(now_ms, str(error))
             return now_ms
+        except DiskFull:
+            self._is_disk_full = True
+            raise
+        self._is_disk_full = False
         if count:
             self.on_delivered()
         if enqueued or count or timers.slots != slots:  # not for each second without timers
@@ -286,7 +296,7 @@ class TimerService:
         metrics = self._encode_counts(self._timers.counts)  # of the same moment
         # Delivered messages, before the checkpoint says so. A slave has delivered none since its master's
         # checkpoint, and enqueues only messages that are committed.
-        await self.driver.flush(commits=self._is_master)
+        await self.driver.flush(commits=self._has_delivered)
         deletions = files.log.delete_expired(self.store.min_physical_offset)
 
         def save() -> None:

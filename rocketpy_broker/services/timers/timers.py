@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import logging
 from array import array
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -105,6 +105,8 @@ class Timers:
         """Longest window with which messages were enqueued that wait."""
         self._is_behind = False
         """Whether messages may be due, or may have to roll, since before `begin`."""
+        self._behind_until = 0
+        """Time of the last slot that has them."""
         self._caught_up_at = 0
         """End of the log when they were no longer."""
         self._done: tuple[int, int, int] = 0, 0, 0
@@ -126,10 +128,8 @@ class Timers:
         """As `_due`, of the units that were added to the slot meanwhile."""
         self._truncations = store.truncations
         """Number of truncations of the log that the files know about."""
-        self._first_offset = 0
-        """Queue offset up to which messages are enqueued before any is delivered from `_first_ms` on."""
-        self._first_ms = 0
-        """See `enqueue_first`."""
+        self._pending: deque[tuple[int, int]] = deque()
+        """What to enqueue first: an end of the timer topic, and from what time on. Both increase."""
         self._copies_below = 0
         """End of the log at `begin`: records before it may have been delivered before."""
         self._copies_until_ms = 0
@@ -211,8 +211,10 @@ class Timers:
         """
         store = self._store
         self._delivers = self._is_behind = True
+        self._behind_until = _second(now_ms)
         self._done = 0, 0, 0
-        self._first_offset, self._first_ms = store.appended_in_queue(TIMER_TOPIC, 0), 0
+        self._pending.clear()
+        self.enqueue_first(0)
         self._copies_below = store.max_physical_offset
         self._copies_until_ms = max(
             store.commit_log.last_store_timestamp, store.dispatcher.last_store_timestamp
@@ -439,7 +441,8 @@ class Timers:
             return False
         if not self._slots:
             self._built_ms = 0
-        if self._is_behind and self._has_enqueued_first:
+        is_late = self._slots and self.read_ms < self._behind_until
+        if self._is_behind and not is_late and not self._has_pending():
             self._is_behind = False
             self._caught_up_at = self._store.max_physical_offset
         return True
@@ -469,7 +472,9 @@ class Timers:
             return count, self._order[0]
         if now_ms >= self.read_ms + PRECISION_MS and self._slots:
             self._leave_slot(now_ms)
-            return count, now_ms if self._slots and self.read_ms <= now_ms else self._next_due()
+            if self._slots:
+                return count, now_ms if self.read_ms <= now_ms else self._next_due()
+            self._caught_up(now_ms)
         return count, self._next_due()
 
     def enqueue_first(self, due_ms: int) -> None:
@@ -479,18 +484,22 @@ class Timers:
         only after a flush, an acknowledgement or a commit. Before that, the recalled message would be
         delivered, or the slot of the recall passed.
         """
-        if self.queue_offset < self._first_offset:
-            due_ms = min(due_ms, self._first_ms)
-        self._first_offset, self._first_ms = self._store.appended_in_queue(TIMER_TOPIC, 0), due_ms
+        pending = self._pending
+        while pending and pending[-1][1] >= due_ms:
+            pending.pop()
+        pending.append((self._store.appended_in_queue(TIMER_TOPIC, 0), due_ms))
 
     def _must_enqueue(self, now_ms: int) -> bool:
-        return self._first_ms <= now_ms and not self._has_enqueued_first
+        return self._has_pending() and self._pending[0][1] <= now_ms
 
-    @property
-    def _has_enqueued_first(self) -> bool:
-        if self.queue_offset >= self._first_offset:
-            return True
-        return self.queue_offset >= self._store.appended_in_queue(TIMER_TOPIC, 0)  # the write has failed
+    def _has_pending(self) -> bool:
+        """Whether messages have to be enqueued first, now or later."""
+        pending = self._pending
+        while pending and pending[0][0] <= self.queue_offset:
+            pending.popleft()
+        if pending and self.queue_offset >= self._store.appended_in_queue(TIMER_TOPIC, 0):
+            pending.clear()  # the write has failed
+        return bool(pending)
 
     def _next_enqueue(self, now_ms: int) -> int:
         return now_ms if self.not_enqueued else now_ms + _NOT_READABLE_YET_MS

@@ -1,11 +1,15 @@
 """Timers and changes of the role in a DLedger group, also when a part of a change fails."""
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from rocketpy import Message
+from rocketpy_broker.replication.dledger.core.events import Tick
+from rocketpy_broker.services.timers.files import CheckpointFile
+from rocketpy_broker.store.files.disk import OsDisk
 from tests.integration.ledger_group import ledger_group
 from tests.integration.replication.test_ledger_brokers import bodies_of
 from tests.waiting import until
@@ -75,3 +79,25 @@ async def test_a_former_master_tries_again_to_become_a_slave(tmp_path: Path) -> 
         await until(lambda: master._sync._copying is not None)
         assert not master._driver.jobs.failing
         assert not master.delivery.timers._is_master
+
+
+async def test_a_leader_that_stops_without_a_majority_saves_no_delivery(tmp_path: Path) -> None:
+    """If the group does not keep the copy, no later leader would deliver the message."""
+    async with ledger_group(tmp_path, settings=SETTINGS) as group, group.producer() as producer:
+        master = await group.master()
+        name, timers = group.name_of(master), master.delivery.timers
+        await producer.send(Message("T", b"x", delay=timedelta(seconds=1)))
+        await until(lambda: timers.waiting == 1)
+        for slave in group.slaves():
+            await group.stop(group.name_of(slave))
+        await until(lambda: timers.waiting == 0)
+        end_ms = timers._timers.read_ms
+        stopping = asyncio.create_task(group.stop(name))
+        await until(timers._saving.locked)
+        group.advance(master.ledger.peer.settings.election_timeout_ms + 1)
+        master.ledger.peer._step(Tick())
+        await stopping
+    file = CheckpointFile(OsDisk(), tmp_path / name / "config" / "timercheck")
+    saved = file.load()
+    file.close()
+    assert saved is None or saved.read_ms < end_ms

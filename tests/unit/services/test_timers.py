@@ -220,6 +220,37 @@ def test_a_recall_counts_before_its_flush(tmp_path: Path) -> None:
     world.stop()
 
 
+def test_recalls_one_after_the_other_delay_no_other_timers(tmp_path: Path) -> None:
+    """Some client may always have a recall that is not flushed; no timer at all would be delivered."""
+    config = small_config(tmp_path)
+    config = replace(config, flush=replace(config.flush, disk_type=FlushDiskType.SYNC_FLUSH))
+    world = TimerWorld(tmp_path, config=config)
+    for number in range(100):
+        world.send(f"gone {number}", TIMER_DELAY_MS=2000 + number * 20)
+    for number in range(30):
+        world.send(f"kept {number}", TIMER_DELAY_MS=1010 + number * 100)
+    world.store.flush(thorough=True)
+    world.timers.enqueue(world.now, 250)
+    world.timers.deliver(world.now, 250)
+    world.now = START_MS + 1500
+    for number in range(
+        100
+    ):  # a flush ends every 20 ms, and the recall that came meanwhile is in the next one
+        plan = world.store.plan_flush()
+        world.recall(f"gone {number}")
+        world.timers.enqueue_first(world.dues[f"gone {number}"])
+        world.now += 20
+        world.store.run_flush(plan)
+        world.store.finish_flush(plan)
+        world.store.dispatch()
+        world.timers.enqueue(world.now, 250)
+        world.timers.deliver(world.now, 250)
+        assert world.timers.late_ms(world.now) == 0
+    world.store.flush(thorough=True)
+    assert sorted(world.late()) == sorted(f"kept {n}" for n in range(30) if 1010 + n * 100 <= 3500)
+    world.stop()
+
+
 def test_a_recall_that_could_not_be_written_delays_no_timer(world: TimerWorld) -> None:
     """Delivery would wait for it until another message takes its place."""
     world.send("kept", TIMER_DELAY_MS=1000)
@@ -518,6 +549,27 @@ def test_a_long_stop_loses_no_timer(retention: Retention, days: int) -> None:
     late = world.late()
     assert sorted(late) == ["due", "waits"]
     assert late["waits"] == 0
+
+
+def test_files_are_kept_until_all_late_timers_are_delivered(retention: Retention) -> None:
+    """A check between the slots of a long stop would delete the files of the next ones."""
+    world = retention.world
+    for hours in (20, 30):
+        world.send(f"{hours}", TIMER_DELAY_MS=hours * HOUR_MS)
+    retention.fill()
+    world.run(START_MS + HOUR_MS)
+    world.stop()
+    world.now += 4 * DAY_MS
+    world._open()
+    retention.fill()
+    due_ms: int | None = 0
+    while due_ms is not None:
+        assert retention.clean() == 0
+        world.timers.enqueue(world.now, 250)
+        _, due_ms = world.timers.deliver(world.now, 250)
+    assert sorted(world.late()) == ["20", "30"]
+    world.store.flush(thorough=True)
+    assert retention.clean() > 0
 
 
 @pytest.mark.parametrize("crash", [True, False])
