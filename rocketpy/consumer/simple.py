@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import unwrap, wrap_queue
@@ -37,7 +37,6 @@ from rocketpy.errors import (
     BrokerError,
     ClientClosed,
     ReceiptExpired,
-    RequestTimeout,
     RocketError,
     TransportError,
     UsageError,
@@ -63,8 +62,8 @@ _PAUSE_MAX_S: Final = 1.0
 """Pause after all brokers failed, or had nothing after they announced a message; it doubles."""
 _SILENCE_MAX_S: Final = 10.0
 """Longest pause after a pop without a response, before its broker is asked again: it may answer the rest."""
-_ANSWER_MS: Final = 1000
-"""How much longer than it may hold a request a broker has for its answer. Others are asked afterwards."""
+_RETRY_MAX_WAIT_S: Final = 1.0
+"""How long a call waits for the group's limit of deliveries: the invisible time of its messages runs."""
 _RETRY_MAX_AGAIN_MS: Final = 5000
 """Pause after the group's limit of deliveries could not be read."""
 _RETRY_MAX_MS: Final = 60_000
@@ -83,12 +82,14 @@ class _Source(NamedTuple):
 class _Body:
     """The body of a loop over a consumer, while it works on a message."""
 
-    __slots__ = ("is_left", "is_over", "message", "outer", "thread")
+    __slots__ = ("is_left", "is_over", "message", "outer", "task", "thread")
 
     def __init__(self, message: MessageExt, thread: threading.Thread | None) -> None:
         self.message: Final = message
         self.thread: Final = thread
         """The thread that runs a blocking loop; None for a task."""
+        self.task: Final = asyncio.current_task() if thread is None else None
+        """The task that got the message: of the loop, or only of its `anext`."""
         outer = _current_body.get(None)
         self.outer: Final = None if outer is None or outer.is_over else outer
         """The body around this loop."""
@@ -98,8 +99,12 @@ class _Body:
 
     def is_working(self) -> bool:
         """Return whether `close` has to wait for it: its message is not acknowledged or released yet."""
-        is_gone = self.thread is not None and not self.thread.is_alive()
+        is_gone = not self.thread.is_alive() if self.thread is not None else _is_done(self.task)
         return self.message.receipt is not None and not self.is_left and not is_gone
+
+
+def _is_done(task: asyncio.Task[Any] | None) -> bool:
+    return task is None or task.done()
 
 
 _current_body: Final = ContextVar[_Body | None]("rocketpy loop body")
@@ -296,8 +301,9 @@ class SimpleConsumer(GroupConsumer):
         Args:
             max_messages: Maximum number of messages, 1 to 32.
             invisible: How long other members do not get them, from now on. At most 3 days.
-            wait: How long to wait for a message if there is none. While a broker does not respond, the call
-                may take a second longer, and others are asked meanwhile.
+            wait: How long to wait for a message if there is none. A call that finds a broker silent takes up
+                to `MemberConfig.request_timeout_ms` longer. Later calls leave the broker out until it
+                responds.
 
         Returns:
             The messages, each with a `MessageExt.receipt`; an empty list if none came in time.
@@ -328,7 +334,7 @@ class SimpleConsumer(GroupConsumer):
                     continue
                 poll_ms = left_ms() if is_only else 0
                 try:
-                    messages = await self._pop(source, max_messages, invisible_ms, poll_ms, left_ms())
+                    messages = await self._pop(source, max_messages, invisible_ms, poll_ms)
                 except RocketError as raised:
                     error = self._record_failure(source, raised)
                     continue
@@ -347,6 +353,7 @@ class SimpleConsumer(GroupConsumer):
                 await self._wait_for_any((), min(int(pause_s * 1000), left_ms()))
             elif not is_only:  # else its broker has held the pop
                 asked = [source for source in sources if source.broker_name not in self._silent]
+                began_ms = client.now_ms()
                 await self._wait_for_any(asked, left_ms())
             if answers and client.now_ms() - began_ms >= pause_s * 1000:
                 pause_s = _PAUSE_MIN_S
@@ -372,7 +379,7 @@ class SimpleConsumer(GroupConsumer):
         for source in self._failed.keys() - set(found):
             del self._failed[source]
         for name in self._silent.keys() - {source.broker_name for source in found}:
-            self.member.tasks.cancel_soon(self._silent[name])
+            self.member.tasks.cancel_soon(self._silent.pop(name))
         return found, error
 
     async def _find_sources(self, topic: str) -> tuple[_Source, ...]:
@@ -391,9 +398,9 @@ class SimpleConsumer(GroupConsumer):
         return [*sources[at:], *sources[:at]]
 
     async def _pop(
-        self, source: _Source, max_messages: int, invisible_ms: int, poll_ms: int, left_ms: int
+        self, source: _Source, max_messages: int, invisible_ms: int, poll_ms: int
     ) -> list[MessageExt]:
-        """Pop from a broker. left_ms: how long the caller waits; the answer may take `_ANSWER_MS` longer."""
+        """Pop from a broker. A pop that is given up counts as a delivery, so it has its whole timeout."""
         subscription = self.member.subscriptions.get(source.topic)
         if subscription is None:
             return []
@@ -401,13 +408,7 @@ class SimpleConsumer(GroupConsumer):
         queue = MessageQueue(source.topic, source.broker_name, ANY_QUEUE)
         on_pull, started_ns = self._observers.on_pull, time.time_ns()
         try:
-            async with asyncio.timeout((left_ms + _ANSWER_MS) / 1000):
-                messages = await self._api.pop(*source, settings, max_messages, poll_ms)
-        except TimeoutError:
-            text = f"broker {source.broker_name} has not responded within {left_ms + _ANSWER_MS} ms"
-            late = RequestTimeout(text)
-            on_pull(queue, started_ns, late)
-            raise late from None
+            messages = await self._api.pop(*source, settings, max_messages, poll_ms)
         except RocketError as error:
             on_pull(queue, started_ns, error)
             raise
@@ -435,7 +436,7 @@ class SimpleConsumer(GroupConsumer):
         if now_ms >= until_ms:
             valid_ms = _RETRY_MAX_MS
             try:
-                async with asyncio.timeout(_ANSWER_MS / 1000):  # the invisible time runs
+                async with asyncio.timeout(_RETRY_MAX_WAIT_S):
                     limit = await self._api.retry_max(*source)
             except BrokerError as error:  # such as a lack of rights: asking again soon does not help
                 log.debug("the limit of deliveries of group %s is not known: %s", self.group, error)
@@ -502,7 +503,8 @@ class SimpleConsumer(GroupConsumer):
                     break
                 pause_s = min(2 * pause_s, _PAUSE_MAX_S)
         finally:
-            del self._silent[source.broker_name]
+            if self._silent.get(source.broker_name) is asyncio.current_task():  # else it is cancelled
+                del self._silent[source.broker_name]
 
     async def _wait_for_any(self, sources: Sequence[_Source], poll_ms: int) -> None:
         """Wait until one of the brokers has a message, a silent one answers, or the time is over."""

@@ -38,6 +38,7 @@ ALLOWED = {
         "import_module",
     ): "one of two packages named in its own table",
     ("integrations/kombu/rocketpy_kombu/session.py", "multiprocessing.util"): "calls at the end of a worker",
+    ("rocketpy_broker/security/accounts.py", "load"): "with a loader that is a SafeLoader",
     ("rocketpy_broker/cli/process.py", "ctypes"): "mallopt of the process's own C library",
 }
 

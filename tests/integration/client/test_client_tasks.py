@@ -191,7 +191,7 @@ async def test_a_task_that_something_else_cancels(name: str, cluster: EmbeddedCl
         assert any("something outside of the component" in text for text in consumer.health().problems)
 
 
-@pytest.mark.parametrize("method", ["_end_iteration", "_report"])
+@pytest.mark.parametrize("method", ["_end_iteration", "report"])
 async def test_a_callback_of_handlers_that_fails(
     method: str,
     cluster: EmbeddedCluster,

@@ -277,3 +277,18 @@ def test_blocking_loops(closes: str) -> None:
     finally:
         may_end.set()
         servers.stop()
+
+
+async def test_close_does_not_wait_for_its_caller_that_steps_in_other_tasks(cluster: EmbeddedCluster) -> None:
+    """`wait_for(anext(...))` makes a task on Python 3.11; `close` would wait for its caller."""
+    consumer = make(cluster)
+    await consumer.start()
+    await send(cluster.namesrv_address, "T", "x")
+    messages = aiter(consumer)
+
+    async def step() -> MessageExt:
+        return await anext(messages)
+
+    message = await asyncio.create_task(step())
+    assert await asyncio.wait_for(consumer.close(), LIMIT_S)
+    assert message.receipt is None
