@@ -153,7 +153,8 @@ def read_access_file(text: str) -> AccessFile:
 
     class Loader(yaml.SafeLoader):
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            reject_twice(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            if isinstance(node, yaml.MappingNode):  # else it raises
+                reject_twice(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
             return dict(super().construct_mapping(node, deep))
 
     try:

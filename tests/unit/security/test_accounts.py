@@ -121,6 +121,7 @@ def test_a_replier_may_read_a_topic_of_the_requester() -> None:
         (("accounts:", "acounts:"), "unknown setting acounts"),
         (("accounts:", "accounts: []\naccounts:"), "the setting accounts is there twice; remove one"),
         (("topicPerms:", "topicPerms: [x=DENY]\n  topicPerms:"), "the setting topicPerms is there twice"),
+        (("accounts:", "accounts: !!set [a]\nb:"), "invalid YAML in line"),
         ((ACCOUNTS, "# nothing"), "no settings"),
         ((ACCOUNTS, "!!python/object/apply:os.system [true]"), "invalid YAML"),
         (("accounts:", "accounts: {very-secret: ["), "invalid YAML"),
