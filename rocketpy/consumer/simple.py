@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import unwrap, wrap_queue
@@ -99,12 +99,11 @@ class _Body:
 
     def is_working(self) -> bool:
         """Return whether `close` has to wait for it: its message is not acknowledged or released yet."""
-        is_gone = not self.thread.is_alive() if self.thread is not None else _is_done(self.task)
+        if self.thread is not None:
+            is_gone = not self.thread.is_alive()
+        else:
+            is_gone = self.task is None or self.task.done()
         return self.message.receipt is not None and not self.is_left and not is_gone
-
-
-def _is_done(task: asyncio.Task[Any] | None) -> bool:
-    return task is None or task.done()
 
 
 _current_body: Final = ContextVar[_Body | None]("rocketpy loop body")

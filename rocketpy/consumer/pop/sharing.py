@@ -368,10 +368,8 @@ class Popper(Puller):
         messages: list[MessageExt] = []
         began_ms = context.client.now_ms()
         try:
-            is_known = (
-                trial is not None or queue.broker_name in sharing.answering
-            )  # else another topic failed
-            if self.is_paused or self.process_queue.dropped or not is_known:
+            is_silent = trial is None and queue.broker_name not in sharing.answering  # another topic knows
+            if self.is_paused or self.process_queue.dropped or is_silent:
                 return None
             messages = await sharing.api.pop(queue.topic, queue.broker_name, settings, places, 0)
         except RocketError:

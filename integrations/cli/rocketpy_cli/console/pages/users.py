@@ -50,8 +50,9 @@ class UserPages(Pages):
     async def user(self, request: Request) -> Response:
         """Show a user and its policies, at all brokers that respond."""
         query = request.query_params
-        values = await self._find(required(query, "name"))
-        found, problem = await from_each(self._context.admin.accounts.policies(values["name"]))
+        name = required(query, "name")
+        values = await self._find(name)
+        found, problem = await from_each(self._context.admin.accounts.policies(name))
         values |= {
             "policies": _merged(found),
             "policy_brokers": len(found),
@@ -72,7 +73,8 @@ class UserPages(Pages):
     async def change(self, request: Request) -> Response:
         """Change a user or a policy at all brokers."""
         form, accounts = form_of(request), self._context.admin.accounts
-        change, name = _change(form), (await self._find(required(form, "name")))["name"]
+        change, name = _change(form), required(form, "name")
+        await self._find(name)
         if change == "delete":
             await accounts.delete_user(name)
             return RedirectResponse(link("/users", done=change), HTTPStatus.SEE_OTHER)
@@ -103,10 +105,13 @@ class UserPages(Pages):
         having = {broker: [users[name]] for broker, users in found.items() if name in users}
         if not having:
             raise RocketError(problem) if problem else RouteNotFound(f"no broker has a user {name!r}")
+        variants, without = _merged(having), [broker for broker in found if broker not in having]
+        names_brokers = len(variants) > 1 or bool(without or problem)
         return {
             "name": name,
-            "variants": _merged(having),
-            "without": [broker for broker in found if broker not in having],
+            "variants": variants,
+            "without": without,
+            "names_brokers": names_brokers,
             "problem": problem,
         }
 
