@@ -81,6 +81,14 @@ def frames(code: int, count: int) -> bytes:
     return b"".join(map(encode_command, requests))
 
 
+def end(client: RawClient, *, resets: bool) -> None:
+    """End a connection at once; unread bytes at its server remain there. resets: with RST instead of FIN."""
+    if resets:
+        linger = struct.pack("ii", 1, 0)
+        client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    client.writer.transport.abort()
+
+
 async def test_slow_requests_of_one_buffer_let_others_in_between(server: Server, handlers: Handlers) -> None:
     """16 KB of pipelined requests for the state of a large topic blocked all clients for 150 s."""
     async with await RawClient.open(server.address) as hog, await RawClient.open(server.address) as other:
@@ -190,10 +198,7 @@ async def test_requests_that_arrived_are_handled_though_their_peer_is_gone(
             await handlers.moved.wait()  # the server reads nothing while the others wait for their turn
             client.writer.write(frames(SLOW, 1) + frames(PING, 200) + frames(SLOW, 1))
             await client.writer.drain()
-        if how == "reset":
-            reset = struct.pack("ii", 1, 0)
-            client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
-        client.writer.transport.abort()
+        end(client, resets=how == "reset")
         await until(lambda: not server.channels)
     finally:
         await server.close()
@@ -212,9 +217,7 @@ async def test_what_follows_an_invalid_frame_of_a_gone_peer_is_dropped(handlers:
             await handlers.moved.wait()
             client.writer.write(b"\xff" * 8 + frames(SLOW, 1))
             await client.writer.drain()
-        reset = struct.pack("ii", 1, 0)
-        client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
-        client.writer.transport.abort()
+        end(client, resets=True)
         await until(lambda: not server.channels)
     finally:
         await server.close()

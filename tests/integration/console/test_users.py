@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from rocketpy.admin import Policy
+from rocketpy.admin import AdminClient, Policy
 from rocketpy.protocol.bodies import UserInfo
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import UserRequestHeader
 from rocketpy_broker.embedded import EmbeddedCluster
-from tests.integration.console.browser import browsing
-from tests.integration.users_place import BOSS, servers_at
+from tests.integration.console.browser import Browser, browsing
+from tests.integration.users_place import BOSS, Servers, servers_at
+
+
+class Opened(NamedTuple):
+    """What a test of these pages uses."""
+
+    servers: Servers
+    admin: AdminClient
+    browser: Browser
 
 
 @pytest.fixture(autouse=True)
@@ -22,15 +33,22 @@ def operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROCKETPY_SECRET_KEY", BOSS[1])
 
 
-async def test_users_and_policies_are_shown_and_changed(tmp_path: Path) -> None:
-    """An operator could not see who may do what, or a misclick would lock an application out."""
+@asynccontextmanager
+async def users_shown(path: Path, *, has_slave: bool = False) -> AsyncIterator[Opened]:
+    """Servers with the users boss and app, and a browser that is logged in and may change them."""
     async with (
-        servers_at(tmp_path) as servers,
+        servers_at(path, has_slave=has_slave) as servers,
         servers.admin() as admin,
         browsing(str(servers.names.address), allow_changes=True) as browser,
     ):
         await browser.log_in()
         await admin.accounts.put_user("app", "app-secret")
+        yield Opened(servers, admin, browser)
+
+
+async def test_users_and_policies_are_shown_and_changed(tmp_path: Path) -> None:
+    """An operator could not see who may do what, or a misclick would lock an application out."""
+    async with users_shown(tmp_path) as (servers, admin, browser):
         listed = await browser.text("/users")
         assert ">app</a></td><td>Normal</td><td>enabled</td>" in listed
         assert ">boss</a></td><td>Super</td>" in listed
@@ -72,13 +90,7 @@ async def test_users_and_policies_are_shown_and_changed(tmp_path: Path) -> None:
 
 async def test_a_user_who_differs_between_brokers_is_shown_so(tmp_path: Path) -> None:
     """An operator would read that a user is disabled who may sign in at another broker."""
-    async with (
-        servers_at(tmp_path, has_slave=True) as servers,
-        servers.admin() as admin,
-        browsing(str(servers.names.address), allow_changes=True) as browser,
-    ):
-        await browser.log_in()
-        await admin.accounts.put_user("app", "app-secret")
+    async with users_shown(tmp_path, has_slave=True) as (servers, _, browser):
         assert servers.slave is not None
         name, fields = servers.broker.config.name, UserRequestHeader(username="app").ext_fields()
         disabled = UserInfo(user_status="disable").encode()
@@ -108,13 +120,7 @@ async def test_a_user_who_differs_between_brokers_is_shown_so(tmp_path: Path) ->
 
 async def test_a_policy_that_is_not_there_is_not_deleted(tmp_path: Path) -> None:
     """An operator would read that a right is gone, which is still there as one of the other kind."""
-    async with (
-        servers_at(tmp_path) as servers,
-        servers.admin() as admin,
-        browsing(str(servers.names.address), allow_changes=True) as browser,
-    ):
-        await browser.log_in()
-        await admin.accounts.put_user("app", "app-secret")
+    async with users_shown(tmp_path) as (servers, admin, browser):
         await admin.accounts.put_policy(Policy("app", "Topic:A", ("Pub",), allows=True))
         there = {"name": "app", "to": "delete-policy", "resource": "Topic:A", "kind": "Custom"}
         page = await browser.text("/user-change", **there)

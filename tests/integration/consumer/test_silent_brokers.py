@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -43,17 +45,9 @@ async def test_a_silent_broker_does_not_stop_the_extensions_of_others() -> None:
         started.append(message.queue.broker_name)
         await may_end.wait()
 
-    config = PushConfig(
-        sharing=Sharing.MESSAGES,
-        consume_from=ConsumeFrom.FIRST_OFFSET,
-        concurrency=200,
-        invisible_ms=2000,
-        close_timeout_ms=0,
-    )
     async with silent_brokers(2) as (cluster, (silent, other)):
         silent.codes = {RequestCode.CHANGE_MESSAGE_INVISIBLETIME}
-        consumer = PushConsumer("g", cluster.namesrv_address, handle, config=config)
-        consumer.subscribe("T")
+        consumer = sharing_consumer(cluster, handle, concurrency=200, invisible_ms=2000)
         async with (
             Producer("p", cluster.namesrv_address, config=ProducerConfig(batching=False)) as producer,
             consumer,
@@ -80,17 +74,9 @@ async def test_a_silent_broker_does_not_delay_acknowledgements_of_others(
         started.append(message)
         await may_end.wait()
 
-    config = PushConfig(
-        sharing=Sharing.MESSAGES,
-        consume_from=ConsumeFrom.FIRST_OFFSET,
-        invisible_ms=2000,
-        close_timeout_ms=0,
-    )
     async with silent_brokers(2) as (cluster, (silent, other)):
         silent.codes = {RequestCode.CHANGE_MESSAGE_INVISIBLETIME}
-        consumer = PushConsumer("g", cluster.namesrv_address, handle, config=config)
-        consumer.subscribe("T")
-        async with consumer:
+        async with sharing_consumer(cluster, handle, invisible_ms=2000):
             await fill(cluster, 1)
             await until(lambda: len(started) == 2)
             await until(lambda: silent.counts[RequestCode.CHANGE_MESSAGE_INVISIBLETIME])
@@ -108,21 +94,25 @@ async def fill(cluster: EmbeddedCluster, count: int) -> None:
             await asyncio.gather(*(producer.send(Message("T", b"x"), queue=queue) for _ in range(count)))
 
 
-def sharing_consumer(cluster: EmbeddedCluster, seen: list[MessageExt], concurrency: int) -> PushConsumer:
-    """A consumer that shares messages, and notes them."""
-
-    async def handle(message: MessageExt) -> None:
-        seen.append(message)
-
+def sharing_consumer(
+    cluster: EmbeddedCluster, handle: Callable[[MessageExt], Awaitable[None]], **settings: Any
+) -> PushConsumer:
+    """A consumer that shares messages, and waits for no handler when it is closed."""
     config = PushConfig(
-        sharing=Sharing.MESSAGES,
-        consume_from=ConsumeFrom.FIRST_OFFSET,
-        concurrency=concurrency,
-        close_timeout_ms=0,
+        sharing=Sharing.MESSAGES, consume_from=ConsumeFrom.FIRST_OFFSET, close_timeout_ms=0, **settings
     )
     consumer = PushConsumer("g", cluster.namesrv_address, handle, config=config)
     consumer.subscribe("T")
     return consumer
+
+
+def noting(seen: list[MessageExt]) -> Callable[[MessageExt], Awaitable[None]]:
+    """A handler that notes its messages."""
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(message)
+
+    return handle
 
 
 @pytest.mark.parametrize("concurrency", [1, 20])
@@ -135,7 +125,7 @@ async def test_a_broker_that_never_answers_takes_no_place(
     async with silent_brokers(2) as (cluster, (silent, _)):
         await fill(cluster, 50)
         silent.codes = POPPING
-        async with sharing_consumer(cluster, seen, concurrency):
+        async with sharing_consumer(cluster, noting(seen), concurrency=concurrency):
             await until(lambda: silent.counts[RequestCode.NOTIFICATION])
             await until(lambda: len(seen) == 50)
             assert len({message.queue.broker_name for message in seen}) == 1
@@ -145,7 +135,10 @@ async def test_a_broker_that_answers_no_more_takes_places_once(monkeypatch: pyte
     """It would take all places again after each timeout: other brokers had a small part of the time."""
     monkeypatch.setattr("rocketpy.consumer.pop.sharing._REQUEST_TIMEOUT_MS", 300)
     seen: list[MessageExt] = []
-    async with silent_brokers(2) as (cluster, (silent, _)), sharing_consumer(cluster, seen, 2):
+    async with (
+        silent_brokers(2) as (cluster, (silent, _)),
+        sharing_consumer(cluster, noting(seen), concurrency=2),
+    ):
         await fill(cluster, 10)
         await until(lambda: len(seen) == 20)
         silent.codes = POPPING
@@ -170,7 +163,7 @@ async def test_a_broker_that_only_announces_messages_leaves_places_to_others(
     async with silent_brokers(2) as (cluster, (silent, _)):
         await fill(cluster, 50)
         silent.codes = {RequestCode.POP_MESSAGE}
-        async with sharing_consumer(cluster, seen, concurrency):
+        async with sharing_consumer(cluster, noting(seen), concurrency=concurrency):
             await until(lambda: silent.counts[RequestCode.POP_MESSAGE])
             await until(lambda: len(seen) == 50)
             assert silent.counts[RequestCode.POP_MESSAGE] == 1

@@ -204,7 +204,7 @@ async def test_rights_to_administrate_can_be_given(tmp_path: Path) -> None:
 
 
 async def test_a_change_that_a_master_does_not_get_fails(tmp_path: Path) -> None:
-    """A user whom an operator has disabled could still sign in at a master that was away meanwhile."""
+    """A user that an operator has disabled could still sign in at a master that was away meanwhile."""
     async with servers_at(tmp_path, has_slave=True) as servers, servers.admin() as admin:
         accounts, name = admin.accounts, servers.broker.config.name
         assert set(await accounts.users()) == {name, f"{name}/1"}

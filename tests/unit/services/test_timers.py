@@ -437,6 +437,21 @@ class Retention:
             if path.stat().st_mtime > self.world.now / 1000:
                 os.utime(path, (self.world.now / 1000,) * 2)
 
+    def stop_for(self, days: int, *, delivers: bool = True) -> None:
+        """Stop for some days, start again, and fill a file."""
+        self.world.stop()
+        self.world.now += days * DAY_MS
+        self.world._open(delivers=delivers)
+        self.fill()
+
+    def begin(self) -> None:
+        """Begin to deliver; expired files are deleted after that, and not before."""
+        assert self.clean() == 0
+        self.world.timers.begin(self.world.now)
+        assert self.clean() == 0
+        self.world.run(self.world.now + 5000)
+        assert self.clean() > 0
+
     def clean(self) -> int:
         """Delete expired files, which has the disk at 80 %; return the first offset of the log."""
         store = self.world.store
@@ -536,15 +551,8 @@ def test_a_long_stop_loses_no_timer(retention: Retention, days: int) -> None:
     world.send("waits", TIMER_DELAY_MS=300 * HOUR_MS)
     retention.fill()
     world.run(START_MS + HOUR_MS)
-    world.stop()
-    world.now += days * DAY_MS
-    world._open(delivers=False)
-    retention.fill()
-    assert retention.clean() == 0
-    world.timers.begin(world.now)
-    assert retention.clean() == 0
-    world.run(world.now + 5000)
-    assert retention.clean() > 0
+    retention.stop_for(days, delivers=False)
+    retention.begin()
     world.run(START_MS + 301 * HOUR_MS)
     late = world.late()
     assert sorted(late) == ["due", "waits"]
@@ -558,10 +566,7 @@ def test_files_are_kept_until_all_late_timers_are_delivered(retention: Retention
         world.send(f"{hours}", TIMER_DELAY_MS=hours * HOUR_MS)
     retention.fill()
     world.run(START_MS + HOUR_MS)
-    world.stop()
-    world.now += 4 * DAY_MS
-    world._open()
-    retention.fill()
+    retention.stop_for(4)
     due_ms: int | None = 0
     while due_ms is not None:
         assert retention.clean() == 0
@@ -593,11 +598,7 @@ def test_a_kill_while_timers_are_moved_keeps_their_files(retention: Retention, c
         world.files.close()
         world.store.close()
         world._open(delivers=False)
-    assert retention.clean() == 0
-    world.timers.begin(world.now)
-    assert retention.clean() == 0
-    world.run(world.now + 5000)
-    assert retention.clean() > 0
+    retention.begin()
     world.run(START_MS + 32 * HOUR_MS)
     assert world.late() == dict.fromkeys(map(str, range(50)), 0)
 
